@@ -1,0 +1,91 @@
+"""Every setting of a run, once, with its default. `configs/*.py` only override."""
+
+from ml_collections import ConfigDict
+
+
+def default() -> ConfigDict:
+    """All fields, locked: a name that is not here is an error, and so is a value of another type."""
+    c = ConfigDict()
+    c.name = "run"  # the run's folder is runs/<name> unless --workdir says otherwise
+    c.seed = 0  # initial weights, order of examples, augmentation, stochastic depth
+    c.weights_dir = ""  # where weight files lie; "" = the environment variable RAC_JAX_WEIGHTS
+
+    c.data = ConfigDict()
+    c.data.name = "digits"  # see rac_jax/data/__init__.py
+    c.data.root = ""  # the folder with images and lists
+    c.data.seed = 0  # how a data set that is split or made long-tailed here is drawn
+    c.data.image_size = 224  # what B and E see
+    c.data.crop = 0.95  # evaluation: resize to image_size / crop, then cut the centre
+    c.data.crop_scale = (0.75, 1.0)  # training: share of the image's area that a crop keeps
+    c.data.crop_ratio = (0.75, 1.33)  # training: width / height of a crop
+    c.data.flip = 0.5  # training: probability of a left-right flip
+    c.data.interpolation = "bicubic"  # bicubic | bilinear | nearest
+    c.data.randaugment_layers = 3  # operations drawn for each image; 0 = none
+    c.data.randaugment_magnitude = 1.0  # 0 to 10
+    c.data.randaugment_noise = 0.5  # standard deviation of the magnitude
+    c.data.workers = 0  # input processes; 0 = threads of this one
+
+    c.model = ConfigDict()
+    c.model.branches = "both"  # both (RAC) | base | retrieval
+    c.model.base = "vit_b16"  # B, trained
+    c.model.base_weights = ""  # a name or a file; "" = from scratch
+    c.model.encoder = "vit_b16"  # E, frozen
+    c.model.encoder_weights = ""
+    c.model.text = "clip_text"  # T, trained
+    c.model.text_weights = ""
+    c.model.text_width = 512
+    c.model.text_depth = 12
+    c.model.text_heads = 8
+    c.model.scale = "sqrt"  # of the fused logits: paper (L/2) | sqrt (√L/2) | learned
+    c.model.drop_path = 0.1  # stochastic depth of B
+    c.model.batch_norm = "frozen"  # of B, where it has any: frozen | update
+    c.model.dtype = "bfloat16"  # compute: bfloat16 | float32; parameters are float32
+
+    c.memory = ConfigDict()
+    c.memory.dir = ""  # "" = <workdir>/memory
+    c.memory.k = 30  # neighbours whose texts T reads
+    c.memory.metric = "cosine"  # cosine | l2
+    c.memory.index = "hnsw"  # hnsw | flat
+    c.memory.hnsw_m = 32  # links of a node
+    c.memory.ef_construction = 40  # candidates while the graph is built
+    c.memory.ef_search = 0  # candidates while it is searched; 0 = max(64, 4 k)
+    c.memory.exclude = "id"  # in training, leave out: id (the query itself) | first | none
+    c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
+
+    c.loss = ConfigDict()
+    c.loss.name = "lace"  # lace | ce | balce
+    c.loss.tau = 1.0  # strength of LACE's logit adjustment
+    c.loss.reweight = "none"  # none | inverse_sqrt | inverse_log, by class count
+    c.loss.smoothing = 0.1  # label smoothing
+
+    c.optim = ConfigDict()
+    c.optim.learning_rate = 5e-5
+    c.optim.min_learning_rate = 1e-7  # where warm-up starts and the cosine ends
+    c.optim.text_learning_rate_factor = 1.0  # T's and its head's rate, relative to B's
+    c.optim.warmup_epochs = 5.0
+    c.optim.weight_decay = 0.02  # none on biases, norms, class token and positions
+    c.optim.beta1 = 0.9
+    c.optim.beta2 = 0.999
+    c.optim.epsilon = 1e-8
+    c.optim.clip = 1.0  # global norm of the gradient
+
+    c.train = ConfigDict()
+    c.train.batch_size = 200  # global: over all devices
+    c.train.epochs = 30.0
+    c.train.steps = 0  # stop here (0 = at the last epoch); the schedule spans the epochs all the same
+    c.train.log_every = 20  # steps
+
+    c.eval = ConfigDict()
+    c.eval.batch_size = 200  # global
+    c.eval.split = "test"
+    c.eval.every = 0  # steps between evaluations on val while training; 0 = none
+    c.eval.show = 8  # query images shown with their neighbours in TensorBoard
+
+    c.checkpoint = ConfigDict()
+    c.checkpoint.every = 1000  # steps; the last step is always saved
+    c.checkpoint.keep = 2  # the newest ones
+
+    c.mesh = ConfigDict()
+    c.mesh.data = -1  # devices over which the batch is split; -1 = all that are left
+    c.mesh.fsdp = 1  # devices over which parameters and optimiser state are split too
+    return c.lock()

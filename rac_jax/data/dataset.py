@@ -1,0 +1,93 @@
+"""What a data set is: images by position, labels, and for each class a name and a text."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+
+class Images(Protocol):
+    """Random access to decoded images. Picklable, because input workers are processes."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        """One image: uint8 [H, W, 3], any size."""
+        ...
+
+    def references(self) -> Sequence[str]:
+        """A stable name for every image: what a memory stores to show where a key came from."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes when the images (or, for files, their list) change."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """A part of a data set. An image's position in it is its id."""
+
+    name: str
+    images: Images
+    labels: np.ndarray  # [N] int32
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Splits that share classes. `class_texts` is what a memory says about an image of a class."""
+
+    name: str
+    class_names: tuple[str, ...]
+    class_texts: tuple[str, ...]
+    splits: Mapping[str, Split]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def class_counts(self) -> np.ndarray:
+        """How often each class occurs in training: [C] int64."""
+        return np.bincount(self.splits["train"].labels, minlength=self.num_classes)
+
+    def split(self, name: str) -> Split:
+        """The named split; an unknown name is an error that lists the known ones."""
+        if name not in self.splits:
+            raise ValueError(f"data set {self.name} has no split {name!r}; it has {list(self.splits)}")
+        return self.splits[name]
+
+    def fingerprint(self, split: str) -> str:
+        """A digest of what a memory built from this split would contain."""
+        part = self.split(split)
+        digest = hashlib.sha256(part.images.fingerprint().encode())
+        digest.update(np.ascontiguousarray(part.labels, np.int32).tobytes())
+        digest.update("\0".join(self.class_texts).encode())
+        return digest.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayImages:
+    """Images held in memory, all of one size."""
+
+    name: str
+    pixels: np.ndarray  # [N, H, W, 3] uint8
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        return self.pixels[position]
+
+    def references(self) -> Sequence[str]:
+        return [f"{self.name}/{i}" for i in range(len(self))]
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(str(self.pixels.shape).encode())
+        digest.update(np.ascontiguousarray(self.pixels).tobytes())
+        return digest.hexdigest()
