@@ -1,6 +1,13 @@
 """Every setting of a run, once, with its default. `configs/*.py` only override."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from ml_collections import ConfigDict
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work; the message names the field and what would."""
 
 
 def default() -> ConfigDict:
@@ -12,14 +19,17 @@ def default() -> ConfigDict:
 
     c.data = ConfigDict()
     c.data.name = "digits"  # see rac_jax/data/__init__.py
-    c.data.root = ""  # the folder with images and lists
+    c.data.root = ""  # the folder with the images
+    c.data.lists = ""  # the folder with the list files; "" = the root
+    c.data.text_levels = "species"  # inat2018: a class's text, as in "species" or "genus family order"
     c.data.seed = 0  # how a data set that is split or made long-tailed here is drawn
     c.data.image_size = 224  # what B and E see
     c.data.crop = 0.95  # evaluation: resize to image_size / crop, then cut the centre
     c.data.crop_scale = (0.75, 1.0)  # training: share of the image's area that a crop keeps
     c.data.crop_ratio = (0.75, 1.33)  # training: width / height of a crop
     c.data.flip = 0.5  # training: probability of a left-right flip
-    c.data.interpolation = "bicubic"  # bicubic | bilinear | nearest
+    c.data.interpolation = "bicubic"  # evaluation: bicubic | bilinear | nearest
+    c.data.train_interpolation = "random"  # training: the same, or random (bilinear or bicubic)
     c.data.randaugment_layers = 3  # operations drawn for each image; 0 = none
     c.data.randaugment_magnitude = 1.0  # 0 to 10
     c.data.randaugment_noise = 0.5  # standard deviation of the magnitude
@@ -89,3 +99,95 @@ def default() -> ConfigDict:
     c.mesh.data = -1  # devices over which the batch is split; -1 = all that are left
     c.mesh.fsdp = 1  # devices over which parameters and optimiser state are split too
     return c.lock()
+
+
+CHOICES = {
+    "data.interpolation": ("bicubic", "bilinear", "nearest"),
+    "data.train_interpolation": ("random", "bicubic", "bilinear", "nearest"),
+    "model.branches": ("both", "base", "retrieval"),
+    "model.scale": ("paper", "sqrt", "learned"),
+    "model.batch_norm": ("frozen", "update"),
+    "model.dtype": ("bfloat16", "float32"),
+    "memory.metric": ("cosine", "l2"),
+    "memory.index": ("hnsw", "flat"),
+    "memory.exclude": ("id", "first", "none"),
+    "loss.name": ("lace", "ce", "balce"),
+    "loss.reweight": ("none", "inverse_sqrt", "inverse_log"),
+}
+AT_LEAST_ONE = (
+    "data.image_size", "model.text_width", "model.text_depth", "model.text_heads", "memory.k",
+    "memory.hnsw_m", "memory.ef_construction", "memory.encode_batch", "train.batch_size",
+    "train.log_every", "eval.batch_size", "checkpoint.every", "checkpoint.keep",
+)  # fmt: skip
+NOT_NEGATIVE = (
+    "seed", "data.seed", "data.workers", "memory.ef_search", "loss.tau", "optim.learning_rate",
+    "optim.min_learning_rate", "optim.text_learning_rate_factor", "optim.warmup_epochs",
+    "optim.weight_decay", "train.steps", "eval.every", "eval.show",
+)  # fmt: skip
+SHARES = ("data.flip", "model.drop_path", "loss.smoothing", "optim.beta1", "optim.beta2")
+POSITIVE = ("data.crop", "optim.epsilon", "optim.clip", "train.epochs")
+
+# Fields that may change between two starts of one run: they change no number that it computes.
+FREE = (
+    "name", "weights_dir", "data.root", "data.lists", "data.workers", "memory.dir", "memory.encode_batch",
+    "train.steps", "train.log_every", "eval", "checkpoint", "mesh",
+)  # fmt: skip
+
+
+def validate(config: ConfigDict, *, devices: int) -> None:
+    """Raise ConfigError for the first value that cannot work on this many devices."""
+    for name, known in CHOICES.items():
+        _require(field(config, name) in known, config, name, f"one of {', '.join(known)}")
+    for name in AT_LEAST_ONE:
+        _require(field(config, name) >= 1, config, name, "1 or more")
+    for name in NOT_NEGATIVE:
+        _require(field(config, name) >= 0, config, name, "0 or more")
+    for name in SHARES:
+        _require(0 <= field(config, name) <= 1, config, name, "between 0 and 1")
+    for name in POSITIVE:
+        _require(field(config, name) > 0, config, name, "above 0")
+    for name in ("train.batch_size", "eval.batch_size"):
+        size = field(config, name)
+        near = max(devices, round(size / devices) * devices)
+        _require(size % devices == 0, config, name, f"a multiple of the {devices} devices, as {near}")
+    width, heads = config.model.text_width, config.model.text_heads
+    _require(width % heads == 0, config, "model.text_width", f"a multiple of the {heads} heads")
+    _require(
+        config.optim.warmup_epochs <= config.train.epochs,
+        config, "optim.warmup_epochs", f"at most train.epochs ({config.train.epochs})",
+    )  # fmt: skip
+
+
+def _require(holds: bool, config: ConfigDict, name: str, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(f"config.{name} is {field(config, name)!r}; it must be {wanted}")
+
+
+def field(config: Mapping[str, Any], name: str) -> Any:
+    """The value of a dotted field name."""
+    for part in name.split("."):
+        config = config[part]
+    return config
+
+
+def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The differences between two configs that make them different runs."""
+    return {
+        name: values
+        for name, values in difference(old, new).items()
+        if not any(name == free or name.startswith(free + ".") for free in FREE)
+    }
+
+
+def difference(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> dict[str, tuple[Any, Any]]:
+    """The fields, by dotted name, in which two nested mappings differ: (old value, new value)."""
+    result: dict[str, tuple[Any, Any]] = {}
+    for name in sorted({*old, *new}):
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            result |= difference(a, b, f"{prefix}{name}.")
+        elif a != b:
+            result[prefix + name] = (a, b)
+    return result

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -59,7 +60,9 @@ class Dataset:
     def split(self, name: str) -> Split:
         """The named split; an unknown name is an error that lists the known ones."""
         if name not in self.splits:
-            raise ValueError(f"data set {self.name} has no split {name!r}; it has {list(self.splits)}")
+            raise ValueError(
+                f"data set {self.name} has no split {name!r}; it has {list(self.splits)}"
+            )
         return self.splits[name]
 
     def fingerprint(self, split: str) -> str:
@@ -69,6 +72,11 @@ class Dataset:
         digest.update(np.ascontiguousarray(part.labels, np.int32).tobytes())
         digest.update("\0".join(self.class_texts).encode())
         return digest.hexdigest()
+
+
+def words(name: str) -> str:
+    """A class's folder name as text: airport_terminal and forest/broadleaf become plain words."""
+    return " ".join(re.sub(r"[_/-]", " ", name).split())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Batches of examples, on Grain: deterministic, resumable, the same for any number of processes.
 
-A batch is a dict: image uint8 [b, S, S, 3], label int32 [b], id int32 [b] (the position in the split)
-and mask bool [b] (False for the padding of a last batch). b is this process's share of the batch.
+A batch is a dict: image uint8 [b, S, S, 3], label int32 [b], id int32 [b] (the position in the
+split) and mask bool [b] (False for the padding of a last batch). b is this process's share of it.
 """
 
 import dataclasses
@@ -40,9 +40,9 @@ class Examples:
         image = self.transform(self.split.images[position], self._random(place))
         return {
             "image": image,
-            "label": np.int32(self.split.labels[position]),
-            "id": np.int32(position),
-            "mask": np.bool_(inside),
+            "label": np.asarray(self.split.labels[position], np.int32),
+            "id": np.asarray(position, np.int32),
+            "mask": np.asarray(inside),
         }
 
     def _random(self, place: int) -> np.random.Generator:
@@ -77,7 +77,9 @@ def eval_batches(
     split: Split, transform: Transform, *, batch_size: int, workers: int = 0
 ) -> Iterator[Batch]:
     """Every image of the split once, in order; the last batch is padded and masked."""
-    return _batches(Examples(split, transform, None), batch_size, -(-len(split) // batch_size), workers)
+    return _batches(
+        Examples(split, transform, None), batch_size, -(-len(split) // batch_size), workers
+    )
 
 
 def _batches(

@@ -1,4 +1,8 @@
-"""One image in, one uint8 image of the model's size out. Pixels are normalised on the device."""
+"""One image in, one uint8 image of the model's size out. Pixels are normalised on the device.
+
+Both ways are timm's: its resized crop, flip and RandAugment for training; for evaluation its resize
+of the shorter side and centre crop. Mixup and cutmix are left out, as in the paper.
+"""
 
 import dataclasses
 import math
@@ -7,7 +11,10 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
+from rac_jax.data.randaugment import RandAugment
+
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 INTERPOLATION = {
     "nearest": Image.Resampling.NEAREST,
@@ -26,29 +33,44 @@ class CentreCrop:
 
     def __call__(self, image: np.ndarray, random: np.random.Generator) -> np.ndarray:
         height, width = image.shape[:2]
-        scale = min(height, width) / math.floor(self.size / self.crop)  # source pixels per pixel
-        side = self.size * scale
-        left, top = (width - side) / 2, (height - side) / 2
-        box = (left, top, left + side, top + side)
-        return _resize(image, self.size, box, self.interpolation)
+        shorter = math.floor(self.size / self.crop)
+        resized_width = max(shorter, int(shorter * width / height))
+        resized_height = max(shorter, int(shorter * height / width))
+        left = round((resized_width - self.size) / 2)
+        top = round((resized_height - self.size) / 2)
+        # Only the pixels of the crop are computed; the filter still sees those beyond its border.
+        across, down = width / resized_width, height / resized_height
+        right, bottom = (left + self.size) * across, (top + self.size) * down
+        box = (left * across, top * down, min(right, width), min(bottom, height))
+        resized = Image.fromarray(image).resize(
+            (self.size, self.size), INTERPOLATION[self.interpolation], box=box
+        )
+        return np.asarray(resized)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainTransform:
-    """Training: a random crop of the image, perhaps flipped."""
+    """Training: a random crop of the image, perhaps flipped, then RandAugment."""
 
     size: int
     crop_scale: tuple[float, float]  # share of the image's area
     crop_ratio: tuple[float, float]  # width / height
     flip: float  # probability
-    interpolation: str
+    interpolation: str  # "random": bilinear or bicubic, a fair coin
+    augment: RandAugment
 
     def __call__(self, image: np.ndarray, random: np.random.Generator) -> np.ndarray:
         box = random_box(image.shape[1], image.shape[0], self.crop_scale, self.crop_ratio, random)
-        image = _resize(image, self.size, box, self.interpolation)
+        cut = np.ascontiguousarray(image[box[1] : box[3], box[0] : box[2]])
+        picture = Image.fromarray(cut).resize((self.size, self.size), self._resample(random))
         if random.random() < self.flip:
-            image = image[:, ::-1]
-        return np.ascontiguousarray(image)
+            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return np.asarray(self.augment(picture, self._resample(random), random))
+
+    def _resample(self, random: np.random.Generator) -> Image.Resampling:
+        if self.interpolation != "random":
+            return INTERPOLATION[self.interpolation]
+        return INTERPOLATION["bilinear" if random.random() < 0.5 else "bicubic"]
 
 
 def random_box(
@@ -57,24 +79,17 @@ def random_box(
     scale: tuple[float, float],
     ratio: tuple[float, float],
     random: np.random.Generator,
-) -> tuple[float, float, float, float]:
-    """A box (left, top, right, bottom) with a random area and aspect, inside the image."""
+) -> Box:
+    """A box of whole pixels with a random area and aspect, inside the image."""
     for _ in range(10):
         area = width * height * random.uniform(*scale)
         aspect = math.exp(random.uniform(math.log(ratio[0]), math.log(ratio[1])))
-        w, h = math.sqrt(area * aspect), math.sqrt(area / aspect)
-        if w <= width and h <= height:
-            left, top = random.uniform(0, width - w), random.uniform(0, height - h)
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
             return left, top, left + w, top + h
-    side = min(width, height)  # nothing fitted: the centre square
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
-
-
-def _resize(
-    image: np.ndarray, size: int, box: tuple[float, float, float, float], interpolation: str
-) -> np.ndarray:
-    picture = Image.fromarray(image)
-    right, bottom = min(box[2], picture.width), min(box[3], picture.height)
-    box = (max(box[0], 0.0), max(box[1], 0.0), right, bottom)  # rounding may step outside
-    return np.asarray(picture.resize((size, size), INTERPOLATION[interpolation], box=box))
+    # Nothing fitted: the largest centre box whose aspect is allowed.
+    w = min(width, max(1, round(height * ratio[1])))
+    h = min(height, max(1, round(width / ratio[0])))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h

@@ -1,0 +1,101 @@
+"""Images that are files: lists of paths and labels, and access to the pixels."""
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rac_jax.data.dataset import Split
+from rac_jax.data.decode import decode
+
+SPOT_CHECKS = 8  # files of a split that must exist before a run starts; `prepare` checks them all
+
+
+@dataclasses.dataclass(frozen=True)
+class FileImages:
+    """Files under a root, read and decoded when asked for."""
+
+    root: str
+    paths: (
+        np.ndarray
+    )  # [N] bytes: relative to the root, UTF-8; an array is quick to send to workers
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path(self, position: int) -> Path:
+        return Path(self.root, self.paths[position].decode())
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        path = self.path(position)
+        return decode(path.read_bytes(), str(path))
+
+    def references(self) -> Sequence[str]:
+        return [path.decode() for path in self.paths]
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(b"\n".join(self.paths)).hexdigest()
+
+
+def file_split(name: str, root: Path, paths: Sequence[str], labels: Sequence[int]) -> Split:
+    """A split of files: `paths` are relative to the root."""
+    encoded = np.array([path.encode() for path in paths], dtype=np.bytes_)
+    return Split(name, FileImages(str(root), encoded), np.array(labels, np.int32))
+
+
+@dataclasses.dataclass(frozen=True)
+class ListFile:
+    """A text file with `path label` on every line, read and checked."""
+
+    source: Path
+    paths: list[str]
+    labels: list[int]
+
+
+def read_list(source: Path, num_classes: int) -> ListFile:
+    """Reads a list; what is wrong in it is reported by line."""
+    paths, labels = [], []
+    first_line: dict[str, int] = {}
+    for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        path, _, label = line.strip().rpartition(" ")
+        if not path or not label.isdecimal():
+            raise ValueError(f"{source}, line {number}: expected `path label`, got {line!r}")
+        if int(label) >= num_classes:
+            raise ValueError(
+                f"{source}, line {number}: label {label} of {path}; "
+                f"labels go from 0 to {num_classes - 1}"
+            )
+        if first_line.setdefault(path, number) != number:
+            raise ValueError(
+                f"{source}, line {number}: {path} is already on line {first_line[path]}"
+            )
+        paths.append(path)
+        labels.append(int(label))
+    return ListFile(source, paths, labels)
+
+
+def check_count(part: ListFile, expected: int) -> None:
+    """A list of another length is not the benchmark's, or was cut short."""
+    if len(part.paths) != expected:
+        raise ValueError(f"{part.source}: {len(part.paths)} images; the benchmark has {expected}")
+
+
+def check_every_class(split: Split, class_names: Sequence[str], source: str) -> None:
+    """Training needs at least one image of every class."""
+    counts = np.bincount(split.labels, minlength=len(class_names))
+    empty = np.flatnonzero(counts == 0)
+    if len(empty):
+        names = ", ".join(f"{class_names[label]!r} ({label})" for label in empty[:5])
+        raise ValueError(f"{source}: {len(empty)} classes have no training image: {names}")
+
+
+def missing_files(split: Split, checks: int = SPOT_CHECKS) -> list[str]:
+    """Those of a few files, spread over the split, that do not exist."""
+    assert isinstance(split.images, FileImages)
+    spread = np.unique(np.linspace(0, len(split) - 1, checks).astype(int))
+    paths = [split.images.path(position) for position in spread]
+    return [str(path) for path in paths if not path.is_file()]

@@ -1,0 +1,85 @@
+"""Places365-LT: 365 kinds of scene, 62,500 training images that fall from 4,980 a class to 5."""
+
+from pathlib import Path
+
+from rac_jax.data import files
+from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.data.missing import MissingData, find_list
+
+CLASSES = 365
+IMAGES = {"train": 62_500, "val": 7_300, "test": 36_500}
+
+HOW_TO_GET = """\
+  lists:  Places_LT_train.txt, Places_LT_val.txt, Places_LT_test.txt, from the data folder that the
+          README of github.com/zhmiao/OpenLongTailRecognition-OLTR links to, or from the folder
+          datasets/Places_LT of github.com/shijxcs/LIFT. Put them into the root, or name their
+          folder with --config.data.lists.
+  images: Places365-Standard, small images (256 × 256), from places2.csail.mit.edu/download.html:
+          either the archive with the easy directory structure (train/airfield/00000001.jpg,
+          val/airfield/Places365_val_00000435.jpg) or the two plain archives
+          (data_256/a/airfield/00000001.jpg, val_256/Places365_val_00000435.jpg).
+          The root is the folder that holds train/ and val/, or data_256/ and val_256/."""
+
+
+def load(root: str, lists: str = "") -> Dataset:
+    """The lists' images under `root`, in whichever of the two layouts they lie there."""
+    sources = {
+        name: find_list("Places365-LT", root, lists, [f"Places_LT_{name}.txt"], HOW_TO_GET)
+        for name in IMAGES
+    }
+    read = {name: files.read_list(source, CLASSES) for name, source in sources.items()}
+    for name, part in read.items():
+        files.check_count(part, IMAGES[name])
+    class_names = names_from_paths(read["train"])
+    splits = {name: _split(name, Path(root), part, class_names) for name, part in read.items()}
+    texts = tuple(words(name) for name in class_names)
+    return Dataset("places_lt", class_names, texts, splits)
+
+
+def names_from_paths(train: files.ListFile) -> tuple[str, ...]:
+    """The folder of each label's images, by label.
+
+    Not from a file of names: the lists that go by train/… number five classes otherwise than
+    categories_places365.txt does (desert_road, for one, is 116 there and 118 here).
+    """
+    names: dict[int, str] = {}
+    for number, (path, label) in enumerate(zip(train.paths, train.labels, strict=True), start=1):
+        name = class_of(path)
+        if names.setdefault(label, name) != name:
+            raise ValueError(
+                f"{train.source}, line {number}: label {label} is {name!r} here and "
+                f"{names[label]!r} before"
+            )
+    absent = sorted(set(range(CLASSES)) - set(names))
+    if absent:
+        raise ValueError(f"{train.source}: no image has the label {absent[0]}")
+    return tuple(names[label] for label in range(CLASSES))
+
+
+def class_of(path: str) -> str:
+    """train/arena-hockey/1.jpg and data_256/a/arena/hockey/1.jpg are both of arena-hockey."""
+    folders = path.split("/")[:-1]
+    return "-".join(folders[1:] if len(folders) == 2 else folders[2:])
+
+
+def layouts(path: str, class_name: str) -> dict[str, str]:
+    """Where the image of a line may lie under the root, by layout."""
+    file = path.rsplit("/", 1)[-1]
+    if file.startswith("Places365_val_"):
+        return {"easy": f"val/{class_name}/{file}", "plain": f"val_256/{file}"}
+    plain = f"data_256/{class_name[0]}/{class_name.replace('-', '/')}/{file}"
+    return {"easy": f"train/{class_name}/{file}", "plain": plain}
+
+
+def _split(name: str, root: Path, part: files.ListFile, class_names: tuple[str, ...]) -> Split:
+    """The split in the layout in which its spot checks exist."""
+    missing = {}
+    for layout in ("easy", "plain"):
+        pairs = zip(part.paths, part.labels, strict=True)
+        paths = [layouts(path, class_names[label])[layout] for path, label in pairs]
+        split = files.file_split(name, root, paths, part.labels)
+        missing[layout] = files.missing_files(split)
+        if not missing[layout]:
+            return split
+    nearest = min(missing.values(), key=len)
+    raise MissingData("Places365-LT", str(root), nearest, HOW_TO_GET)

@@ -1,0 +1,156 @@
+"""RandAugment with increasing severity: timm's `rand-m1-n3-mstd0.5-inc1`, operation by operation.
+
+For each image a few operations are drawn, with replacement, and each is applied with probability
+one half at a magnitude of its own: a normal draw around the configured one, kept within 0 to 10.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+
+MOST = 10.0  # the strongest magnitude
+APPLIED = 0.5  # probability that a drawn operation is applied
+GREY = (128, 128, 128)  # what shows where an image was moved away from
+
+Operation = Callable[[Image.Image, float, Image.Resampling], Image.Image]
+
+
+def rotate(image: Image.Image, degrees: float, resample: Image.Resampling) -> Image.Image:
+    return image.rotate(degrees, resample, fillcolor=GREY)
+
+
+def shear_x(image: Image.Image, factor: float, resample: Image.Resampling) -> Image.Image:
+    return _affine(image, (1, factor, 0, 0, 1, 0), resample)
+
+
+def shear_y(image: Image.Image, factor: float, resample: Image.Resampling) -> Image.Image:
+    return _affine(image, (1, 0, 0, factor, 1, 0), resample)
+
+
+def translate_x(image: Image.Image, share: float, resample: Image.Resampling) -> Image.Image:
+    return _affine(image, (1, 0, share * image.width, 0, 1, 0), resample)
+
+
+def translate_y(image: Image.Image, share: float, resample: Image.Resampling) -> Image.Image:
+    return _affine(image, (1, 0, 0, 0, 1, share * image.height), resample)
+
+
+def auto_contrast(image: Image.Image, _: float, __: Image.Resampling) -> Image.Image:
+    return ImageOps.autocontrast(image)
+
+
+def equalize(image: Image.Image, _: float, __: Image.Resampling) -> Image.Image:
+    return ImageOps.equalize(image)
+
+
+def invert(image: Image.Image, _: float, __: Image.Resampling) -> Image.Image:
+    return ImageOps.invert(image)
+
+
+def posterize(image: Image.Image, bits: float, _: Image.Resampling) -> Image.Image:
+    return ImageOps.posterize(image, int(bits))
+
+
+def solarize(image: Image.Image, threshold: float, _: Image.Resampling) -> Image.Image:
+    return ImageOps.solarize(image, int(threshold))
+
+
+def solarize_add(image: Image.Image, addend: float, _: Image.Resampling) -> Image.Image:
+    """Lighten the darker half of the grey levels."""
+    levels = np.arange(256)
+    levels[:128] = np.minimum(levels[:128] + int(addend), 255)
+    return image.point(levels.tolist() * 3)
+
+
+def color(image: Image.Image, factor: float, _: Image.Resampling) -> Image.Image:
+    return ImageEnhance.Color(image).enhance(factor)
+
+
+def contrast(image: Image.Image, factor: float, _: Image.Resampling) -> Image.Image:
+    return ImageEnhance.Contrast(image).enhance(factor)
+
+
+def brightness(image: Image.Image, factor: float, _: Image.Resampling) -> Image.Image:
+    return ImageEnhance.Brightness(image).enhance(factor)
+
+
+def sharpness(image: Image.Image, factor: float, _: Image.Resampling) -> Image.Image:
+    return ImageEnhance.Sharpness(image).enhance(factor)
+
+
+def _affine(
+    image: Image.Image, matrix: tuple[float, ...], resample: Image.Resampling
+) -> Image.Image:
+    return image.transform(
+        image.size, Image.Transform.AFFINE, matrix, resample=resample, fillcolor=GREY
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Magnitude (0 to 10) and sign (1 or -1) -> an operation's argument."""
+
+    reach: float  # what magnitude 10 adds to, or takes from, the start
+    start: float = 0.0
+    signed: bool = False  # the direction is a fair coin
+    whole: bool = False  # cut to an integer
+    least: float = -np.inf
+    most: float = np.inf
+
+    def __call__(self, magnitude: float, sign: int) -> float:
+        change = magnitude / MOST * abs(self.reach)
+        if self.whole:
+            change = int(change)
+        change = change if self.reach > 0 else -change
+        return float(
+            np.clip(self.start + (sign * change if self.signed else change), self.least, self.most)
+        )
+
+
+NOTHING = Scale(1.0)
+ENHANCE = Scale(0.9, start=1.0, signed=True, least=0.1)
+SHIFT = Scale(0.45, signed=True)
+SHEAR = Scale(0.3, signed=True)
+
+# In timm's order, under timm's names.
+OPERATIONS: dict[str, tuple[Operation, Scale]] = {
+    "AutoContrast": (auto_contrast, NOTHING),
+    "Equalize": (equalize, NOTHING),
+    "Invert": (invert, NOTHING),
+    "Rotate": (rotate, Scale(30.0, signed=True)),
+    "PosterizeIncreasing": (posterize, Scale(-4, start=4, whole=True)),
+    "SolarizeIncreasing": (solarize, Scale(-256, start=256, whole=True)),
+    "SolarizeAdd": (solarize_add, Scale(110, whole=True, most=128)),
+    "ColorIncreasing": (color, ENHANCE),
+    "ContrastIncreasing": (contrast, ENHANCE),
+    "BrightnessIncreasing": (brightness, ENHANCE),
+    "SharpnessIncreasing": (sharpness, ENHANCE),
+    "ShearX": (shear_x, SHEAR),
+    "ShearY": (shear_y, SHEAR),
+    "TranslateXRel": (translate_x, SHIFT),
+    "TranslateYRel": (translate_y, SHIFT),
+}
+_DRAWN = tuple(OPERATIONS.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class RandAugment:
+    """Draws and applies the operations."""
+
+    layers: int
+    magnitude: float
+    noise: float  # standard deviation of the magnitude
+
+    def __call__(
+        self, image: Image.Image, resample: Image.Resampling, random: np.random.Generator
+    ) -> Image.Image:
+        for chosen in random.integers(len(_DRAWN), size=self.layers):
+            applied, coin = random.random(2)
+            magnitude = random.normal(self.magnitude, self.noise)
+            if applied < APPLIED:
+                operation, scale = _DRAWN[chosen]
+                level = scale(min(max(magnitude, 0.0), MOST), 1 if coin < 0.5 else -1)
+                image = operation(image, level, resample)
+        return image

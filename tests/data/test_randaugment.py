@@ -1,0 +1,83 @@
+"""Against timm's own operations, and against its rules for drawing them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rac_jax.data import randaugment
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "randaugment.npz", allow_pickle=False)
+CASES = list(zip(json.loads(str(GOLDEN["cases"])), GOLDEN["outputs"], strict=True))
+RESAMPLE = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    None: Image.Resampling.BICUBIC,
+}
+
+
+def test_the_operations_are_timms_in_its_order():
+    assert list(randaugment.OPERATIONS) == GOLDEN["ops"].tolist()
+
+
+@pytest.mark.parametrize("name", randaugment.OPERATIONS)
+def test_operation_equals_timms(name: str):
+    cases = [(case, output) for case, output in CASES if case["op"] == name]
+    assert cases
+    operation, scale = randaugment.OPERATIONS[name]
+    image = Image.fromarray(GOLDEN["image"])
+    for case, expected in cases:
+        level = scale(case["magnitude"] or 0, -1 if case["sign"] == "negative" else 1)
+        if case["level_args"]:
+            assert level == pytest.approx(case["level_args"][0], abs=1e-12)
+        changed = np.asarray(operation(image, level, RESAMPLE[case["resample"]]))
+        np.testing.assert_array_equal(changed, expected, err_msg=str(case))
+
+
+def test_extremes_stay_in_range():
+    posterize = randaugment.OPERATIONS["PosterizeIncreasing"][1]
+    assert [posterize(m, 1) for m in (0, 2.4, 2.5, 10)] == [4, 4, 3, 0]
+    solarize = randaugment.OPERATIONS["SolarizeIncreasing"][1]
+    assert [solarize(m, 1) for m in (0, 10)] == [256, 0]
+    enhance = randaugment.OPERATIONS["ColorIncreasing"][1]
+    assert [enhance(10, s) for s in (1, -1)] == pytest.approx([1.9, 0.1])
+
+
+class Recorder:
+    """Stands in for the operations: notes which were applied, and how strongly."""
+
+    def __init__(self) -> None:
+        self.levels: list[tuple[int, float]] = []
+
+    def operation(self, number: int) -> tuple[randaugment.Operation, randaugment.Scale]:
+        def note(image: Image.Image, level: float, _: Image.Resampling) -> Image.Image:
+            self.levels.append((number, level))
+            return image
+
+        return note, randaugment.Scale(10.0, signed=True)
+
+
+def test_draws_follow_timms_rules(monkeypatch: pytest.MonkeyPatch):
+    """15 operations alike, each applied half the time, magnitude N(1, 0.5) from 0 up, fair sign."""
+    recorder = Recorder()
+    monkeypatch.setattr(randaugment, "_DRAWN", tuple(recorder.operation(i) for i in range(15)))
+    augment = randaugment.RandAugment(layers=3, magnitude=1.0, noise=0.5)
+    image = Image.fromarray(GOLDEN["image"])
+    random = np.random.default_rng(0)
+    images = 10_000
+    for _ in range(images):
+        augment(image, Image.Resampling.BICUBIC, random)
+    numbers, levels = map(np.array, zip(*recorder.levels, strict=True))
+    assert len(levels) / (3 * images) == pytest.approx(0.5, abs=0.01)
+    assert np.bincount(numbers) / len(numbers) == pytest.approx(1 / 15, abs=0.006)
+    assert np.mean(levels > 0) / np.mean(levels != 0) == pytest.approx(0.5, abs=0.015)
+    assert np.abs(levels).mean() == pytest.approx(1.004, abs=0.015)  # the clipped normal's mean
+    assert np.mean(levels == 0) == pytest.approx(0.0228, abs=0.005)  # its share below 0
+
+
+def test_no_layers_is_no_change():
+    augment = randaugment.RandAugment(layers=0, magnitude=1.0, noise=0.5)
+    image = Image.fromarray(GOLDEN["image"])
+    assert augment(image, Image.Resampling.BICUBIC, np.random.default_rng(0)) is image
