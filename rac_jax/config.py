@@ -1,5 +1,6 @@
 """Every setting of a run, once, with its default. `configs/*.py` only override."""
 
+import ast
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,18 +38,17 @@ def default() -> ConfigDict:
 
     c.model = ConfigDict()
     c.model.branches = "both"  # both (RAC) | base | retrieval
-    c.model.base = "vit_b16"  # B, trained
+    c.model.base = "vit_b16"  # B, trained; `python -m rac_jax.models` lists the names
     c.model.base_weights = ""  # a name or a file; "" = from scratch
+    c.model.base_options = ""  # further arguments of the model, as "depth=3,remat=True"
     c.model.encoder = "vit_b16"  # E, frozen
     c.model.encoder_weights = ""
+    c.model.encoder_options = ""
     c.model.text = "clip_text"  # T, trained
     c.model.text_weights = ""
-    c.model.text_width = 512
-    c.model.text_depth = 12
-    c.model.text_heads = 8
+    c.model.text_options = ""
     c.model.scale = "sqrt"  # of the fused logits: paper (L/2) | sqrt (√L/2) | learned
     c.model.drop_path = 0.1  # stochastic depth of B
-    c.model.batch_norm = "frozen"  # of B, where it has any: frozen | update
     c.model.dtype = "bfloat16"  # compute: bfloat16 | float32; parameters are float32
 
     c.memory = ConfigDict()
@@ -106,7 +106,6 @@ CHOICES = {
     "data.train_interpolation": ("random", "bicubic", "bilinear", "nearest"),
     "model.branches": ("both", "base", "retrieval"),
     "model.scale": ("paper", "sqrt", "learned"),
-    "model.batch_norm": ("frozen", "update"),
     "model.dtype": ("bfloat16", "float32"),
     "memory.metric": ("cosine", "l2"),
     "memory.index": ("hnsw", "flat"),
@@ -115,7 +114,7 @@ CHOICES = {
     "loss.reweight": ("none", "inverse_sqrt", "inverse_log"),
 }
 AT_LEAST_ONE = (
-    "data.image_size", "model.text_width", "model.text_depth", "model.text_heads", "memory.k",
+    "data.image_size", "memory.k",
     "memory.hnsw_m", "memory.ef_construction", "memory.encode_batch", "train.batch_size",
     "train.log_every", "eval.batch_size", "checkpoint.every", "checkpoint.keep",
 )  # fmt: skip
@@ -146,12 +145,23 @@ def validate(config: ConfigDict, *, devices: int) -> None:
         _require(0 <= field(config, name) <= 1, config, name, "between 0 and 1")
     for name in POSITIVE:
         _require(field(config, name) > 0, config, name, "above 0")
+    used = config.mesh.data * config.mesh.fsdp if config.mesh.data > 0 else devices
+    _require(
+        config.mesh.fsdp >= 1 and devices % config.mesh.fsdp == 0,
+        config,
+        "mesh.fsdp",
+        f"a divisor of the {devices} devices",
+    )
+    _require(
+        config.mesh.data == -1 or 1 <= used <= devices,
+        config,
+        "mesh.data",
+        f"-1 (all that are left) or at most {devices // config.mesh.fsdp}, for there are {devices} devices",
+    )
     for name in ("train.batch_size", "eval.batch_size"):
         size = field(config, name)
-        near = max(devices, round(size / devices) * devices)
-        _require(size % devices == 0, config, name, f"a multiple of the {devices} devices, as {near}")
-    width, heads = config.model.text_width, config.model.text_heads
-    _require(width % heads == 0, config, "model.text_width", f"a multiple of the {heads} heads")
+        near = max(used, round(size / used) * used)
+        _require(size % used == 0, config, name, f"a multiple of the {used} devices, as {near} is")
     _require(
         config.optim.warmup_epochs <= config.train.epochs,
         config, "optim.warmup_epochs", f"at most train.epochs ({config.train.epochs})",
@@ -170,6 +180,20 @@ def field(config: Mapping[str, Any], name: str) -> Any:
     return config
 
 
+def options(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A field such as "depth=3,batch_norm=update" as arguments: numbers and booleans, else strings."""
+    result: dict[str, Any] = {}
+    for item in filter(None, field(config, name).split(",")):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not (equals and key.isidentifier() and value):
+            raise ConfigError(f'config.{name}: {item!r} is not like "depth=3"')
+        try:
+            result[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            result[key] = value
+    return result
+
+
 def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The differences between two configs that make them different runs."""
     return {
@@ -179,9 +203,7 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[A
     }
 
 
-def difference(
-    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
-) -> dict[str, tuple[Any, Any]]:
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """The fields, by dotted name, in which two nested mappings differ: (old value, new value)."""
     result: dict[str, tuple[Any, Any]] = {}
     for name in sorted({*old, *new}):

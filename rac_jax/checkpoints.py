@@ -1,0 +1,75 @@
+"""Orbax checkpoints: the training state, the input's position, and which run and memory it was."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import grain
+import orbax.checkpoint as ocp
+from ml_collections import ConfigDict
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run, `<workdir>/checkpoints/<step>`."""
+
+    manager: ocp.CheckpointManager
+
+    @classmethod
+    def open(cls, workdir: Path, config: ConfigDict) -> "Checkpoints":
+        """For reading and writing; what an interrupted save left behind is removed."""
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=ocp.checkpoint_managers.LatestN(config.checkpoint.keep),
+            cleanup_tmp_directories=True,
+        )
+        folder = (workdir / "checkpoints").absolute()
+        return cls(ocp.CheckpointManager(folder, options=options))
+
+    def latest(self) -> int | None:
+        """The newest step that was saved whole."""
+        return self.manager.latest_step()
+
+    def save(self, step: int, state: Any, batches: grain.DatasetIterator, run: dict) -> None:
+        """Save in the background; the arrays are copied before this returns."""
+        if step == self.latest():
+            return
+        self.manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.PyTreeSave(state),
+                data=grain.checkpoint.CheckpointSave(batches),
+                run=ocp.args.JsonSave(run),
+            ),
+        )
+
+    def restore(self, step: int, like: Any, batches: grain.DatasetIterator | None = None) -> Any:
+        """The state at `step`, or the part of it that `like` has, placed as `like` is.
+
+        With `batches`, the input's position is restored too.
+        """
+        self._require(step)
+        items: dict[str, Any] = {
+            "state": ocp.args.PyTreeRestore(
+                like,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(like),
+                partial_restore=True,
+            )
+        }
+        if batches is not None:
+            items["data"] = grain.checkpoint.CheckpointRestore(batches)
+        return self.manager.restore(step, args=ocp.args.Composite(**items))["state"]
+
+    def run_info(self, step: int) -> dict:
+        """What `save` was told about the run."""
+        self._require(step)
+        return self.manager.restore(step, args=ocp.args.Composite(run=ocp.args.JsonRestore()))["run"]
+
+    def close(self) -> None:
+        """Wait for saves under way."""
+        self.manager.close()
+
+    def _require(self, step: int) -> None:
+        steps = self.manager.all_steps()
+        if step not in steps:
+            known = ", ".join(map(str, sorted(steps))) or "none"
+            raise FileNotFoundError(f"{self.manager.directory} has no checkpoint of step {step}; saved steps: {known}")

@@ -1,0 +1,171 @@
+"""Evaluation: every image of a split once, per-class counts by branch, a table and its files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from flax import nnx
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from rac_jax import data, files, metrics, sharding, states, system, workdirs
+from rac_jax.checkpoints import Checkpoints
+from rac_jax.data import pipeline
+from rac_jax.metrics import Counts
+from rac_jax.report import pictures, tables
+from rac_jax.report.tensorboard import TensorBoard
+
+BRANCHES = ("rac", "base", "retrieval")  # the order of every table
+SHOWN_NEIGHBOURS = 8
+
+Accuracy = dict[str, dict[str, float]]  # by branch, by group
+
+
+def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, split: str) -> Accuracy:
+    """Restore a step (None: the newest) of the run in `workdir` and evaluate it."""
+    if not (workdir / "checkpoints").exists():
+        raise FileNotFoundError(f"{workdir} holds no checkpoints; train first, or name its --workdir")
+    workdirs.claim(config, workdir)
+    checkpoints = Checkpoints.open(workdir, config)
+    step = checkpoints.latest() if step is None else step
+    if step is None:
+        raise FileNotFoundError(f"{workdir / 'checkpoints'} is empty; train first")
+    parts = system.create(config, workdir, pretrained=False)
+    memory = parts.retrieval.memory.fingerprint if parts.retrieval else None
+    if (trained_with := checkpoints.run_info(step)["memory"]) != memory:
+        logging.warning("this is memory %s; the run was trained with %s", memory, trained_with)
+    _, params, stats = states.split(parts.model)
+    like = {"params": params, "stats": stats}
+    like = jax.device_put(like, sharding.state(parts.mesh, like))
+    state = checkpoints.restore(step, like)
+    checkpoints.close()
+    board = TensorBoard(workdir / "tensorboard")
+    result = evaluate(parts, state["params"], state["stats"], step, split, workdir, board)
+    board.close()
+    return result
+
+
+def evaluate(
+    parts: system.System,
+    params: Any,
+    stats: Any,
+    step: int,
+    split: str,
+    workdir: Path,
+    board: TensorBoard,
+) -> Accuracy:
+    """Evaluate a split: print the table, write `eval/<split>.json` and the counts beside it."""
+    counts = count(parts, params, stats, split)
+    accuracy = accuracies(parts, counts)
+    images = int(next(iter(counts.values())).seen.sum())
+    result = {
+        "split": split,
+        "step": step,
+        "images": images,
+        "classes": parts.dataset.num_classes,
+        "branches": accuracy,
+    }
+    files.write_json(workdir / "eval" / f"{split}.json", result)
+    files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(parts, counts))
+    board.scalars(step, scalars(split, accuracy))
+    if parts.retrieval is not None and parts.config.eval.show:
+        _show_neighbours(parts, split, step, board)
+    print(f"\n{split}: {images} images, step {step}, accuracy in %\n{tables.accuracy_table(accuracy)}\n")
+    return accuracy
+
+
+def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str, Counts]:
+    """Per-class counts of every branch over a split."""
+    config = parts.config
+    images = parts.dataset.split(split)
+    batches = pipeline.eval_batches(
+        images,
+        data.eval_transform(config),
+        batch_size=config.eval.batch_size,
+        workers=config.data.workers,
+    )
+    eval_step = make_eval_step(parts)
+    total: dict[str, np.ndarray] = {}
+    with tqdm(total=len(images), desc=f"eval {split}", unit="img") as bar:
+        for host_batch in batches:
+            batch, found = parts.put(host_batch, training=False)
+            counted = jax.device_get(eval_step(params, stats, batch, found and found["tokens"]))
+            parts.check()
+            total = {b: v + total.get(b, 0) for b, v in counted.items()}
+            bar.update(min(config.eval.batch_size, len(images) - bar.n))
+    return {branch: Counts(*total[branch]) for branch in BRANCHES if branch in total}
+
+
+def make_eval_step(parts: system.System) -> Callable[..., dict[str, jax.Array]]:
+    """Compiled: parameters, statistics, batch, tokens -> [3, C] counts by branch, whole on every device."""
+    graph = nnx.graphdef(parts.model)
+
+    def eval_step(params: Any, stats: Any, batch: dict[str, jax.Array], tokens: Any) -> Any:
+        logits = nnx.merge(graph, params, stats)(batch["image"], tokens)
+        return {
+            branch: metrics.batch_counts(values, batch["label"], batch["mask"]) for branch, values in logits.items()
+        }
+
+    return jax.jit(eval_step, out_shardings=sharding.replicated(parts.mesh))
+
+
+def accuracies(parts: system.System, counts: dict[str, Counts]) -> Accuracy:
+    """What the counts of each branch say of all, many, medium, few, and top-5."""
+    class_counts = parts.dataset.class_counts
+    return {branch: metrics.summary(c, class_counts) for branch, c in counts.items()}
+
+
+def scalars(split: str, accuracy: Accuracy) -> dict[str, float]:
+    """TensorBoard tags `<split>/<branch>/<group>`."""
+    return {
+        f"{split}/{branch}/{group}": value for branch, groups in accuracy.items() for group, value in groups.items()
+    }
+
+
+def share_of_true_class(parts: system.System, rows: np.ndarray, labels: np.ndarray) -> float:
+    """Share of the neighbours [B, k] whose text is that of the true class [B]."""
+    assert parts.retrieval is not None
+    memory = parts.retrieval.memory
+    texts = np.array([parts.dataset.class_texts[label] for label in labels])
+    found = np.array(memory.texts)[memory.text_of[rows]]
+    return float(((found == texts[:, None]) & (rows >= 0)).sum() / max((rows >= 0).sum(), 1))
+
+
+def _per_class(parts: system.System, counts: dict[str, Counts]) -> dict[str, Any]:
+    """One list a column, a number a class."""
+    first = next(iter(counts.values()))
+    table: dict[str, Any] = {
+        "class": list(parts.dataset.class_names),
+        "train_images": parts.dataset.class_counts.tolist(),
+        "images": first.seen.tolist(),
+    }
+    for branch, c in counts.items():
+        table[branch] = {"correct": c.correct.tolist(), "correct_top5": c.correct5.tolist()}
+    return table
+
+
+def _show_neighbours(parts: system.System, split: str, step: int, board: TensorBoard) -> None:
+    """Pictures of a few images, evenly spread over the split, with what the memory found for them."""
+    assert parts.retrieval is not None
+    images, memory = parts.dataset.split(split), parts.retrieval.memory
+    train_images = parts.dataset.split("train").images
+    size = parts.config.eval.batch_size
+    chosen = np.unique(np.linspace(0, len(images) - 1, min(parts.config.eval.show, size)).astype(int))
+    transform = data.eval_transform(parts.config)
+    nothing = np.random.default_rng(0)  # evaluation draws nothing
+    pixels = np.stack([transform(images.images[i], nothing) for i in np.resize(chosen, size)])
+    placed = sharding.put_batch(parts.mesh, {"image": pixels, "own": np.full(size, -1, np.int32)})
+    found = jax.device_get(parts.retrieval(placed["image"], placed["own"], training=False))
+    for number, i in enumerate(chosen):
+        rows = found["rows"][number][:SHOWN_NEIGHBOURS]
+        rows = rows[rows >= 0]
+        strip = pictures.neighbour_strip(
+            images.images[i],
+            parts.dataset.class_texts[images.labels[i]],
+            [train_images[row] for row in rows],
+            [memory.texts[t] for t in memory.text_of[rows]],
+        )
+        board.image(step, f"neighbours/{split}_{images.images.references()[i]}", strip)

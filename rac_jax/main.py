@@ -1,0 +1,70 @@
+"""Train or evaluate: `python -m rac_jax.main --config=configs/demo.py`."""
+
+import os
+
+# Before jax starts: with fewer host threads, steps that are not waited for deadlock on simulated CPU devices.
+os.environ.setdefault("PJRT_NPROC", "32")
+
+import sys
+import traceback
+from pathlib import Path
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from rac_jax import config as configs
+from rac_jax import evaluate, train
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py:base.")
+WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; default runs/<the config's name>.")
+MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (and then evaluate), or evaluate.")
+STEP = flags.DEFINE_integer("step", None, "With --mode=eval: the checkpoint; default the newest.")
+SPLIT = flags.DEFINE_string("split", None, "With --mode=eval: the split; default config.eval.split.")
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
+    config = CONFIG.value
+    configs.validate(config, devices=jax.device_count())
+    workdir = Path(WORKDIR.value or Path("runs") / config.name)
+    logging.info("%s in %s on %d × %s", MODE.value, workdir, jax.device_count(), jax.default_backend())
+    if MODE.value == "train":
+        train.train(config, workdir)
+    else:
+        split = SPLIT.value or config.eval.split
+        evaluate.evaluate_checkpoint(config, workdir, step=STEP.value, split=split)
+
+
+def run() -> None:
+    """`main`, with errors that are meant for the user shown as one message."""
+    flags.mark_flag_as_required("config")
+    logging.set_verbosity(logging.WARNING)
+    try:
+        app.run(main, flags_parser=_parse)
+    except (ValueError, OSError, RuntimeError) as error:
+        if not _raised_here(error):
+            raise
+        sys.exit(f"error: {error}")
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """absl's parser; what config_flags raises for a bad override becomes one line."""
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        sys.exit(f"error: {error}")
+    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        message = error.args[0] if error.args else repr(error)
+        sys.exit(f"error: in --config or a --config.… override: {message}")
+
+
+def _raised_here(error: BaseException) -> bool:
+    """Was it raised by this package, with a message of ours, rather than deep inside another?"""
+    frames = traceback.extract_tb(error.__traceback__)
+    return Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
+
+
+if __name__ == "__main__":
+    run()

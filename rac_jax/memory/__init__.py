@@ -1,0 +1,1 @@
+"""The external memory: keys and texts of images, found again by nearness."""

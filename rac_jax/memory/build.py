@@ -1,0 +1,112 @@
+"""Making a memory: encode the training images with E, index the keys, write the folder."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from rac_jax import data, sharding, weights
+from rac_jax.config import ConfigError
+from rac_jax.data import pipeline
+from rac_jax.data.dataset import Dataset
+from rac_jax.memory import index, store
+from rac_jax.memory.retrieve import Encode
+
+
+def open_or_build(
+    config: ConfigDict,
+    dataset: Dataset,
+    encoder: nnx.Module,
+    encode: Encode,
+    parameters: Any,
+    *,
+    folder: Path,
+    mesh: Mesh,
+) -> store.Memory:
+    """The memory in `folder` if it is this config's; built there if there is none."""
+    recipe = make_recipe(config, dataset, encoder)
+    _check_k(config, len(dataset.split("train")))
+    if not store.matches(folder, recipe):
+        split = dataset.split("train")
+        keys = encode_split(config, dataset, encode, parameters, mesh)
+        if not np.isfinite(keys).all():
+            bad = int(np.flatnonzero(~np.isfinite(keys).all(axis=1))[0])
+            raise ValueError(f"E gave no finite key for {split.images.references()[bad]}")
+        store.write(
+            folder,
+            recipe,
+            keys,
+            dataset.class_texts,
+            split.labels,
+            split.images.references(),
+            index.build(keys, config),
+        )
+    return store.read(folder)
+
+
+def make_recipe(config: ConfigDict, dataset: Dataset, encoder: nnx.Module) -> store.Recipe:
+    """Everything that decides what a memory contains."""
+    model, memory = config.model, config.memory
+    graph = {"kind": memory.index, "metric": memory.metric}
+    if memory.index == "hnsw":
+        graph |= {"m": memory.hnsw_m, "ef_construction": memory.ef_construction}
+    return {
+        "encoder": {
+            "name": model.encoder,
+            "options": model.encoder_options,
+            "dtype": model.dtype,
+            "weights": _weights_digest(config),
+        },
+        "preprocessing": {
+            "image_size": config.data.image_size,
+            "crop": config.data.crop,
+            "interpolation": config.data.interpolation,
+            "mean": list(encoder.preprocessing.mean),
+            "std": list(encoder.preprocessing.std),
+        },
+        "data": {
+            "name": dataset.name,
+            "split": "train",
+            "fingerprint": dataset.fingerprint("train"),
+        },
+        "index": graph,
+    }
+
+
+def encode_split(config: ConfigDict, dataset: Dataset, encode: Encode, parameters: Any, mesh: Mesh) -> np.ndarray:
+    """Keys of the training images, plain (not augmented): [N, D] float32."""
+    split = dataset.split("train")
+    devices = mesh.size
+    batch_size = -(-config.memory.encode_batch // devices) * devices
+    batches = pipeline.eval_batches(
+        split, data.eval_transform(config), batch_size=batch_size, workers=config.data.workers
+    )
+    compiled = jax.jit(encode, out_shardings=sharding.replicated(mesh))
+    keys = []
+    with tqdm(total=len(split), desc="memory: encode", unit="img") as bar:
+        for batch in batches:
+            images = sharding.put_batch(mesh, {"image": batch["image"]})["image"]
+            keys.append(np.asarray(compiled(parameters, images))[batch["mask"]])
+            bar.update(len(keys[-1]))
+    return np.concatenate(keys)
+
+
+def _check_k(config: ConfigDict, rows: int) -> None:
+    k, spare = config.memory.k, 0 if config.memory.exclude == "none" else 1
+    if k + spare > rows:
+        raise ConfigError(
+            f"config.memory.k is {k}, but the memory has {rows} images"
+            + (" and a training image is no neighbour of its own" if spare else "")
+            + f"; k may be at most {rows - spare}"
+        )
+
+
+def _weights_digest(config: ConfigDict) -> str:
+    if not config.model.encoder_weights:
+        return "random"
+    return weights.digest(weights.resolve(config.model.encoder_weights, config.weights_dir))

@@ -1,0 +1,106 @@
+"""Keys in, the neighbours' rows and tokens out: the part of retrieval that runs on the host."""
+
+import dataclasses
+import os
+import threading
+import time
+
+import faiss
+import jax
+import numpy as np
+
+from rac_jax.memory import index
+from rac_jax.memory.snippets import Snippets
+from rac_jax.memory.store import Memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbours:
+    """What the memory says of a batch, nearest first. A missing neighbour has row −1, similarity 0."""
+
+    tokens: np.ndarray  # [B, T] int32
+    rows: np.ndarray  # [B, k] int32
+    similarities: np.ndarray  # [B, k] float32
+
+
+class LookupFailed(RuntimeError):
+    """A lookup inside a compiled program went wrong; the cause says how."""
+
+
+@dataclasses.dataclass
+class Lookup:
+    """Looks neighbours up for one use (training or evaluation) of a memory.
+
+    `callback` is for compiled programs. It never raises: an exception in one device's callback would
+    leave the others waiting in a collective until the process aborts. It answers "no neighbours" and
+    keeps the exception, which `check` raises on the host.
+    """
+
+    memory: Memory
+    snippets: Snippets
+    k: int
+    ef_search: int
+    exclude: str  # id | first | none
+
+    def __post_init__(self) -> None:
+        self._failure: Exception | None = None
+        self._seconds, self._calls = 0.0, 0
+        self._lock = threading.Lock()
+        # One callback a device runs at once, and they share the cores.
+        self._threads = max(1, (os.cpu_count() or 1) // jax.local_device_count())
+
+    def search(self, queries: np.ndarray, own: np.ndarray) -> Neighbours:
+        """Neighbours of queries [B, D]; `own` [B] are the rows of the queries' own images, or −1."""
+        extra = 0 if self.exclude == "none" else 1
+        rows, similarities = index.search(self.memory.index, queries, self.k + extra, self.ef_search)
+        if self.exclude == "first":
+            rows, similarities = rows[:, 1:], similarities[:, 1:]
+        elif self.exclude == "id":
+            rows, similarities = _without(rows, similarities, own)
+        missing = rows < 0
+        texts = np.where(missing, -1, self.memory.text_of[rows])
+        return Neighbours(
+            self.snippets.join(texts),
+            rows.astype(np.int32),
+            np.where(missing, 0, similarities).astype(np.float32),
+        )
+
+    def callback(self, queries: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, ...]:
+        """`search` for `jax.pure_callback`: arrays, and no exception."""
+        started = time.perf_counter()
+        faiss.omp_set_num_threads(self._threads)  # holds for the calling thread only
+        try:
+            found = self.search(np.asarray(queries), np.asarray(own))
+        except Exception as error:
+            self._failure = self._failure or error
+            found = self._nothing(len(queries))
+        with self._lock:
+            self._seconds += time.perf_counter() - started
+            self._calls += 1
+        return found.tokens, found.rows, found.similarities
+
+    def check(self) -> None:
+        """Raise what went wrong inside a callback since the last check, if anything did."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise LookupFailed(f"the lookup in {self.memory.folder} failed: {failure}") from failure
+
+    def take_milliseconds(self) -> float:
+        """Mean time of a callback since the last call of this."""
+        with self._lock:
+            seconds, calls = self._seconds, self._calls
+            self._seconds, self._calls = 0.0, 0
+        return 1e3 * seconds / max(calls, 1)
+
+    def _nothing(self, batch: int) -> Neighbours:
+        none = np.full((batch, self.k), -1, np.int32)
+        return Neighbours(self.snippets.join(none), none, np.zeros((batch, self.k), np.float32))
+
+
+def _without(rows: np.ndarray, similarities: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Drop each query's own row from [B, k + 1], or the last where it is not among them."""
+    mine = (rows == own[:, None]) & (own[:, None] >= 0)
+    last = rows.shape[1] - 1
+    dropped = np.where(mine.any(axis=1), mine.argmax(axis=1), last)
+    keep = np.arange(rows.shape[1]) != dropped[:, None]
+    return rows[keep].reshape(-1, last), similarities[keep].reshape(-1, last)

@@ -1,0 +1,52 @@
+"""Counts of right answers per class, and what they say of the head and the tail."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+MANY_ABOVE, FEW_BELOW = 100, 20  # training images of a class
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Per class: images seen, top-1 hits, top-5 hits. Arrays [C], summed over batches."""
+
+    seen: np.ndarray
+    correct: np.ndarray
+    correct5: np.ndarray
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.seen + other.seen, self.correct + other.correct, self.correct5 + other.correct5)
+
+
+def batch_counts(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
+    """[3, C] int32: seen, correct and correct5 of a batch with logits [B, C]; masked rows count not."""
+    classes = logits.shape[-1]
+    true = jnp.take_along_axis(logits, labels[:, None], axis=1)
+    # Ties go to the lower class, as in argmax. A logit that is not a number is never right.
+    position = jnp.arange(classes, dtype=jnp.int32)[None]
+    ahead = (logits > true) | ((logits == true) & (position < labels[:, None]))
+    rank = ahead.sum(axis=1)
+    finite = jnp.isfinite(logits).all(axis=1)
+    hits = jnp.stack([mask, mask & finite & (rank < 1), mask & finite & (rank < 5)])
+    one_hot = (labels[:, None] == position).astype(jnp.int32)
+    return hits.astype(jnp.int32) @ one_hot
+
+
+def groups(class_counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Which classes are all, many, medium and few, by their training counts: bool [C] each."""
+    counts = np.asarray(class_counts)
+    many, few = counts > MANY_ABOVE, counts < FEW_BELOW
+    return {"all": counts >= 0, "many": many, "medium": ~many & ~few, "few": few}
+
+
+def summary(counts: Counts, class_counts: np.ndarray) -> dict[str, float]:
+    """Accuracy over the images of each group, and top-5 over all; an empty group is absent."""
+    result = {}
+    for name, member in groups(class_counts).items():
+        if counts.seen[member].sum():
+            result[name] = float(counts.correct[member].sum() / counts.seen[member].sum())
+    result["top5"] = float(counts.correct5.sum() / counts.seen.sum())
+    return result

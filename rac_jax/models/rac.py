@@ -1,0 +1,84 @@
+"""RAC: the base and the retrieval branch, and the fusion of their logits."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+Logits = dict[str, jax.Array]  # by branch: rac (when both are there), base, retrieval; [B, L] float32
+
+XAVIER = nnx.initializers.xavier_uniform()
+
+
+class RAC(nnx.Module):
+    """B with a head, T with a head, or both, fused.
+
+    The heads compute in float32 and their logits are the branches' own answers.
+    """
+
+    def __init__(
+        self,
+        base: nnx.Module | None,
+        text: nnx.Module | None,
+        *,
+        num_classes: int,
+        scale: str = "sqrt",
+        rngs: nnx.Rngs,
+    ):
+        if base is None and text is None:
+            raise ValueError("RAC needs a base encoder, a text encoder, or both")
+        self.base = base
+        self.text = text
+        self.fixed_scale = fusion_scale(scale, num_classes)
+        if base is not None:
+            self.base_head = nnx.Linear(base.feature_width, num_classes, kernel_init=XAVIER, rngs=rngs)
+        if text is not None:
+            self.text_head = nnx.Linear(text.feature_width, num_classes, kernel_init=XAVIER, rngs=rngs)
+        if scale == "learned" and base is not None and text is not None:
+            self.logit_scale = nnx.Param(jnp.log(jnp.float32(self.fixed_scale)))
+
+    @property
+    def output(self) -> str:
+        """The branch that is trained and asked."""
+        if self.base is None:
+            return "retrieval"
+        return "base" if self.text is None else "rac"
+
+    def __call__(
+        self,
+        images: jax.Array,
+        tokens: jax.Array | None,
+        *,
+        train: bool = False,
+        key: jax.Array | None = None,
+    ) -> Logits:
+        """Logits by branch for uint8 images [B, S, S, 3] and token ids [B, T]."""
+        logits: Logits = {}
+        if self.base is not None:
+            features = self.base(self.base.preprocessing.normalise(images), train=train, key=key)
+            logits["base"] = self.base_head(features)
+        if self.text is not None:
+            logits["retrieval"] = self.text_head(self.text(tokens))
+        if self.output == "rac":
+            logits["rac"] = fuse(logits["retrieval"], logits["base"], self.scale())
+        return logits
+
+    def scale(self) -> jax.Array:
+        """What the sum of the two unit vectors is multiplied by."""
+        if hasattr(self, "logit_scale"):
+            return jnp.exp(self.logit_scale[...])
+        return jnp.float32(self.fixed_scale)
+
+
+def fusion_scale(scale: str, num_classes: int) -> float:
+    """L / 2 as the paper has it, or √L / 2, which is also where a learned scale starts."""
+    return num_classes / 2 if scale == "paper" else num_classes**0.5 / 2
+
+
+def fuse(retrieval: jax.Array, base: jax.Array, scale: jax.Array) -> jax.Array:
+    """scale · (retrieval / |retrieval| + base / |base|), [B, L]."""
+    return scale * (_unit(retrieval) + _unit(base))
+
+
+def _unit(logits: jax.Array) -> jax.Array:
+    squares = jnp.sum(logits * logits, axis=-1, keepdims=True)
+    return logits * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))  # all zeros stay zeros

@@ -1,0 +1,66 @@
+"""AdamW with warm-up, a cosine to the minimum, clipping, and no decay where it does harm."""
+
+import math
+from typing import Any
+
+import jax
+import optax
+from ml_collections import ConfigDict
+
+UNDECAYED = ("class_token", "position_embedding", "logit_scale")
+
+
+def steps_per_epoch(images: int, batch_size: int) -> int:
+    """Batches until every image was seen once."""
+    return math.ceil(images / batch_size)
+
+
+def total_steps(config: ConfigDict, images: int) -> int:
+    """Steps of the whole schedule."""
+    return max(1, round(config.train.epochs * steps_per_epoch(images, config.train.batch_size)))
+
+
+def schedule(config: ConfigDict, images: int) -> optax.Schedule:
+    """Learning rate by step."""
+    optim = config.optim
+    total = total_steps(config, images)
+    warmup = round(optim.warmup_epochs * steps_per_epoch(images, config.train.batch_size))
+    return optax.warmup_cosine_decay_schedule(
+        init_value=optim.min_learning_rate,
+        peak_value=optim.learning_rate,
+        warmup_steps=min(warmup, total - 1),
+        decay_steps=total,
+        end_value=optim.min_learning_rate,
+    )
+
+
+def create(config: ConfigDict, images: int) -> optax.GradientTransformation:
+    """The optimiser of a run over `images` training images."""
+    optim = config.optim
+    adamw = optax.adamw(
+        schedule(config, images),
+        b1=optim.beta1,
+        b2=optim.beta2,
+        eps=optim.epsilon,
+        weight_decay=optim.weight_decay,
+        mask=decayed,
+    )
+    text_rate = optax.masked(optax.scale(optim.text_learning_rate_factor), of_text)
+    return optax.chain(optax.clip_by_global_norm(optim.clip), adamw, text_rate)
+
+
+def decayed(params: Any) -> Any:
+    """Which parameters decay: matrices and kernels, not biases, norms, class token or positions."""
+
+    def rule(path: tuple, leaf: jax.Array) -> bool:
+        name = jax.tree_util.keystr(path)
+        return leaf.ndim > 1 and not any(word in name for word in UNDECAYED)
+
+    return jax.tree_util.tree_map_with_path(rule, params)
+
+
+def of_text(params: Any) -> Any:
+    """Which parameters belong to the retrieval branch: T and its head."""
+    return {
+        name: jax.tree.map(lambda _, mine=name in ("text", "text_head"): mine, tree) for name, tree in params.items()
+    }

@@ -1,0 +1,140 @@
+"""The parts of a run, made from its config: data set, memory, retrieval, model. Training and evaluation share it."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from rac_jax import config as configs
+from rac_jax import data, models, sharding, weights
+from rac_jax.data.dataset import Dataset
+from rac_jax.data.pipeline import Batch
+from rac_jax.memory import build, index, retrieve
+from rac_jax.memory.lookup import Lookup
+from rac_jax.memory.snippets import Snippets
+from rac_jax.memory.store import Memory
+from rac_jax.models import tokenizers
+from rac_jax.models.rac import RAC
+
+
+@dataclasses.dataclass(frozen=True)
+class Retrieval:
+    """E, the memory, and the two programs that ask it: for training (a query is not its own neighbour) or not."""
+
+    memory: Memory
+    parameters: Any  # of E, on every device
+    lookups: dict[bool, Lookup]  # by training or not
+    programs: dict[bool, Callable[..., retrieve.Retrieved]]
+    train_fingerprint: str  # of the training split
+
+    def __call__(self, images: jax.Array, own: jax.Array, *, training: bool) -> retrieve.Retrieved:
+        """Tokens, rows and similarities for a placed batch of images [B, S, S, 3]."""
+        return self.programs[training](self.parameters, images, own)
+
+    def own_rows(self, batch: Batch, *, training: bool) -> np.ndarray:
+        """The memory's rows of a batch's own images, −1 where they are not to be excluded: [b] int32."""
+        if not training:
+            return np.full_like(batch["id"], -1)
+        return self.memory.row_of(self.train_fingerprint, batch["id"])
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """Everything a run is made of, but for what training changes."""
+
+    config: ConfigDict
+    mesh: Mesh
+    dataset: Dataset
+    retrieval: Retrieval | None  # None for a base-only model
+    model: RAC  # with its first parameters
+
+    def put(self, batch: Batch, *, training: bool) -> tuple[dict[str, jax.Array], Any]:
+        """A host batch on the devices, and what the memory says of it (None for a base-only model)."""
+        if self.retrieval is None:
+            return sharding.put_batch(self.mesh, batch), None
+        own = self.retrieval.own_rows(batch, training=training)
+        placed = sharding.put_batch(self.mesh, batch | {"own": own})
+        return placed, self.retrieval(placed["image"], placed.pop("own"), training=training)
+
+    def check(self) -> None:
+        """Raise what went wrong in a lookup, if anything did."""
+        for lookup in self.retrieval.lookups.values() if self.retrieval else ():
+            lookup.check()
+
+
+def create(config: ConfigDict, workdir: Path, *, pretrained: bool = True) -> System:
+    """Make all parts. `pretrained=False` leaves out the weights that a checkpoint will replace."""
+    mesh = sharding.make_mesh(config)
+    dataset = data.create(config)
+    tokenizer = tokenizers.create(config.model.text) if config.model.branches != "base" else None
+    model = _model(config, dataset.num_classes, tokenizer, pretrained)
+    retrieval = None
+    if tokenizer is not None:
+        folder = Path(config.memory.dir) if config.memory.dir else workdir / "memory"
+        retrieval = _retrieval(config, dataset, tokenizer, folder, mesh)
+    return System(config, mesh, dataset, retrieval, model)
+
+
+def _model(config: ConfigDict, num_classes: int, tokenizer: tokenizers.Tokenizer | None, pretrained: bool) -> RAC:
+    m, rngs = config.model, nnx.Rngs(config.seed)
+    base = text = None
+    if m.branches != "retrieval":
+        base = _encoder(
+            config,
+            "base",
+            rngs,
+            pretrained,
+            image_size=config.data.image_size,
+            drop_path=m.drop_path,
+        )
+    if tokenizer is not None:
+        text = _encoder(
+            config,
+            "text",
+            rngs,
+            pretrained,
+            vocab_size=tokenizer.vocab_size,
+            context_length=tokenizer.length,
+        )
+    return RAC(base, text, num_classes=num_classes, scale=m.scale, rngs=rngs)
+
+
+def _encoder(config: ConfigDict, role: str, rngs: nnx.Rngs, pretrained: bool, **arguments: Any) -> nnx.Module:
+    """The model that plays a role (base, encoder, text), with its weights."""
+    name, options = config.model[role], configs.options(config, f"model.{role}_options")
+    try:
+        dtype = jnp.dtype(config.model.dtype)
+        model = models.create(name, dtype=dtype, rngs=rngs, **arguments, **options)
+    except (TypeError, ValueError) as error:
+        raise configs.ConfigError(f"config.model.{role}={name!r} with {options}: {error}") from error
+    if pretrained and (source := config.model[f"{role}_weights"]):
+        weights.load(model, source, weights_dir=config.weights_dir)
+    return model
+
+
+def _retrieval(
+    config: ConfigDict,
+    dataset: Dataset,
+    tokenizer: tokenizers.Tokenizer,
+    folder: Path,
+    mesh: Mesh,
+) -> Retrieval:
+    encoder = _encoder(config, "encoder", nnx.Rngs(0), True, image_size=config.data.image_size)
+    encode, parameters = retrieve.encoder_function(encoder)
+    parameters = sharding.put_replicated(mesh, parameters)
+    memory = build.open_or_build(config, dataset, encoder, encode, parameters, folder=folder, mesh=mesh)
+    snippets = Snippets.tokenise(memory.texts, tokenizer)
+
+    def lookup(exclude: str) -> Lookup:
+        return Lookup(memory, snippets, config.memory.k, index.ef_search(config), exclude)
+
+    lookups = {True: lookup(config.memory.exclude), False: lookup("none")}
+    programs = {use: retrieve.create(encode, part, mesh) for use, part in lookups.items()}
+    return Retrieval(memory, parameters, lookups, programs, dataset.fingerprint("train"))
