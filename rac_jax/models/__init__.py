@@ -1,0 +1,65 @@
+"""Encoders: images or tokens to features. `create` is the one way in."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from rac_jax.models import efficientnet_lite as lite
+from rac_jax.models import preprocessing
+from rac_jax.models.efficientnet_lite import EfficientNetLite
+from rac_jax.models.preprocessing import Preprocessing
+
+__all__ = ["NAMES", "Preprocessing", "create"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A named model: the module that computes it and the arguments that make it that size."""
+
+    module: type[nnx.Module]
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    preprocessing: Preprocessing | None = None
+
+
+_VARIANTS = {
+    "efficientnet_lite0": Variant(EfficientNetLite, {}, preprocessing.EFFICIENTNET_LITE),
+    "efficientnet_lite1": Variant(
+        EfficientNetLite, {"stages": lite.scaled_stages(1.0, 1.1)}, preprocessing.EFFICIENTNET_LITE
+    ),
+    "efficientnet_lite2": Variant(
+        EfficientNetLite, {"stages": lite.scaled_stages(1.1, 1.2)}, preprocessing.EFFICIENTNET_LITE
+    ),
+}
+
+NAMES = tuple(_VARIANTS)
+
+
+def create(
+    name: str,
+    *,
+    num_classes: int = 0,
+    image_size: int = 224,
+    rngs: nnx.Rngs | None = None,
+    dtype: Any = jnp.float32,
+    **overrides: Any,
+) -> Any:
+    """Builds the model `name` with fresh parameters.
+
+    Args:
+      name: one of `NAMES`.
+      num_classes: 0 for features [B, feature_width]; otherwise a linear head makes logits [B, num_classes].
+      image_size: side of the square images; text models have none.
+      rngs: where initial parameters are drawn from; nnx.Rngs(0) when None.
+      dtype: what products are computed in; parameters, norm statistics and outputs are float32.
+      **overrides: any other argument of the module, such as depth=3 or drop_path=0.1.
+    """
+    if name not in _VARIANTS:
+        raise ValueError(f"no model is called {name!r}; there are {', '.join(NAMES)}")
+    variant = _VARIANTS[name]
+    arguments = {**variant.arguments, **overrides}
+    if variant.preprocessing is not None:
+        expects = dataclasses.replace(variant.preprocessing, image_size=image_size)
+        arguments.setdefault("preprocessing", expects)
+    return variant.module(num_classes=num_classes, dtype=dtype, rngs=nnx.Rngs(0) if rngs is None else rngs, **arguments)

@@ -1,0 +1,205 @@
+"""Convolutions and batch norm, channels last.
+
+XLA's CPU code for grouped convolutions is ten times slower than the same sums written as products of shifted
+images, and so is the gradient of such a product summed over all pixels at once; `depthwise` therefore spells both out.
+"""
+
+import functools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from rac_jax.models import layers
+
+BatchNormMode = Literal["frozen", "update"]
+Padding = Literal["same", "symmetric"]
+_MOMENTUM = 0.9  # of the running statistics; PyTorch calls it 0.1
+
+_fan_out = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
+
+
+class BatchNorm(nnx.Module):
+    """Per-channel scale and shift over running statistics, or over the batch's own while training with "update"."""
+
+    def __init__(self, width: int, *, epsilon: float, mode: BatchNormMode):
+        if mode not in ("frozen", "update"):
+            raise ValueError(f"batch_norm={mode!r} is neither 'frozen' nor 'update'")
+        self.scale = nnx.Param(jnp.ones((width,), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((width,), jnp.float32))
+        self.mean = nnx.BatchStat(jnp.zeros((width,), jnp.float32))
+        self.variance = nnx.BatchStat(jnp.ones((width,), jnp.float32))
+        self.epsilon = epsilon
+        self.mode = mode
+
+    def folded(self) -> tuple[jax.Array, jax.Array]:
+        """Factor and shift [C], float32, so that norm(x) = x * factor + shift with the running statistics."""
+        factor = self.scale[...] * jax.lax.rsqrt(self.variance[...] + self.epsilon)
+        return factor, self.bias[...] - self.mean[...] * factor
+
+    def over_batch(self, x: jax.Array) -> jax.Array:
+        """Normalises x [B, H, W, C] by its own statistics, and moves the running ones towards them."""
+        pixels = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+        mean = jnp.mean(pixels, axis=0)
+        variance = jnp.mean(jnp.square(pixels - mean[None, :]), axis=0)
+        count = pixels.shape[0]
+        unbiased = jax.lax.stop_gradient(variance) * (count / max(count - 1, 1))
+        self.mean[...] = _MOMENTUM * self.mean[...] + (1 - _MOMENTUM) * jax.lax.stop_gradient(mean)
+        self.variance[...] = _MOMENTUM * self.variance[...] + (1 - _MOMENTUM) * unbiased
+        factor = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
+        shift = self.bias[...] - mean * factor
+        return (pixels * factor[None, :] + shift[None, :]).astype(x.dtype).reshape(x.shape)
+
+
+class ConvNorm(nnx.Module):
+    """A convolution and its batch norm, which outside of "update" training is folded into the kernel.
+
+    The kernel is [k, k, in, out], or [k, k, channels] for a depthwise one.
+    """
+
+    def __init__(
+        self,
+        width_in: int,
+        width_out: int,
+        size: int,
+        *,
+        stride: int = 1,
+        depthwise: bool = False,
+        padding: Padding,
+        epsilon: float,
+        batch_norm: BatchNormMode,
+        dtype: Any,
+        rngs: nnx.Rngs,
+    ):
+        shape = (size, size, width_out) if depthwise else (size, size, width_in, width_out)
+        init = nnx.initializers.normal((2.0 / (size * size)) ** 0.5) if depthwise else _fan_out
+        self.kernel = nnx.Param(init(rngs.params(), shape, jnp.float32))
+        self.norm = BatchNorm(width_out, epsilon=epsilon, mode=batch_norm)
+        self.stride = stride
+        self.padding = padding
+        self.dtype = dtype
+
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """[B, H, W, in] to [B, H', W', out]."""
+        if train and self.norm.mode == "update":
+            return self.norm.over_batch(self._convolve(x, self.kernel[...]))
+        factor, shift = self.norm.folded()
+        kernel = self.kernel[...] * factor.reshape((1,) * (self.kernel.ndim - 1) + (-1,))
+        return self._convolve(x, kernel) + shift.astype(self.dtype)[None, None, None, :]
+
+    def _convolve(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        size, stride = kernel.shape[0], self.stride
+        pads = tuple(_pads(self.padding, n, size, stride) for n in x.shape[1:3])
+        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+        if kernel.ndim == 3:
+            return depthwise(x, kernel, stride, pads)
+        return convolve(x, kernel, stride, pads)
+
+
+def _pads(padding: Padding, length: int, size: int, stride: int) -> tuple[int, int]:
+    """Zeros before and after an axis; "same" is TensorFlow's, which puts the odd one after."""
+    if padding == "symmetric":
+        return size // 2, size // 2
+    total = max((-(-length // stride) - 1) * stride + size - length, 0)
+    return total // 2, total - total // 2
+
+
+def convolve(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> jax.Array:
+    """[B, H, W, I] with [k, k, I, O] to [B, H', W', O]; a 1 × 1 kernel is a matrix product."""
+    if kernel.shape[:2] == (1, 1):
+        return layers.dense(x[:, ::stride, ::stride, :], kernel[0, 0])
+    order = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, pads, dimension_numbers=order)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def depthwise(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> jax.Array:
+    """[B, H, W, C] with one [k, k] kernel a channel, [k, k, C], to [B, H', W', C]."""
+    padded = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+    height, width = _output_size(x, kernel, stride, pads)
+    return _sum_of_taps(padded, kernel, stride, height, width)
+
+
+def _output_size(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> tuple[int, int]:
+    size = kernel.shape[0]
+    height, width = ((n + sum(p) - size) // stride + 1 for n, p in zip(x.shape[1:3], pads, strict=True))
+    return height, width
+
+
+def _tap(padded: jax.Array, i: int, j: int, stride: int, height: int, width: int) -> jax.Array:
+    """The pixels that kernel element (i, j) meets, [B, height, width, C]."""
+    batch, _, _, channels = padded.shape
+    stop = (batch, i + (height - 1) * stride + 1, j + (width - 1) * stride + 1, channels)
+    return jax.lax.slice(padded, (0, i, j, 0), stop, (1, stride, stride, 1))
+
+
+def _sum_of_taps(padded: jax.Array, kernel: jax.Array, stride: int, height: int, width: int) -> jax.Array:
+    # The barrier keeps XLA from testing the border anew for each tap.
+    padded = jax.lax.optimization_barrier(padded)
+    size = kernel.shape[0]
+    total = None
+    for i in range(size):
+        for j in range(size):
+            term = _tap(padded, i, j, stride, height, width) * kernel[i, j][None, None, None, :]
+            total = term if total is None else total + term
+    return total
+
+
+def _depthwise_forward(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> Any:
+    return depthwise(x, kernel, stride, pads), (x, kernel)
+
+
+def _depthwise_backward(stride: int, pads: Any, kept: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = kept
+    return _image_gradient(x, kernel, stride, pads, g), _kernel_gradient(x, kernel, stride, pads, g)
+
+
+def _image_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g: jax.Array) -> jax.Array:
+    """The turned kernel slides over g, spread out by the stride."""
+    size = kernel.shape[0]
+    around = [(0, 0, 0)]
+    for axis in (1, 2):
+        before = size - 1 - pads[axis - 1][0]
+        spread = (g.shape[axis] - 1) * stride + 1
+        around.append((before, x.shape[axis] + size - 1 - before - spread, stride - 1))
+    padded = jax.lax.pad(g, jnp.zeros((), g.dtype), (*around, (0, 0, 0)))
+    return _sum_of_taps(padded, kernel[::-1, ::-1], 1, x.shape[1], x.shape[2])
+
+
+def _kernel_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g: jax.Array) -> jax.Array:
+    """For each tap the sum of x · g over all pixels: a few rows together elementwise, then a product with ones."""
+    size, channels = kernel.shape[0], kernel.shape[-1]
+    _, height, width, _ = g.shape
+    padded = jax.lax.optimization_barrier(jnp.pad(x, ((0, 0), *pads, (0, 0))))
+    fold = max(n for n in range(1, 9) if height % n == 0)
+    ones = jnp.ones((1, g.shape[0] * (height // fold) * width), g.dtype)
+    sums = []
+    for i in range(size):
+        for j in range(size):
+            product = _tap(padded, i, j, stride, height, width) * g
+            rows = functools.reduce(jnp.add, [product[:, n::fold] for n in range(fold)])
+            rows = jax.lax.optimization_barrier(rows.reshape(-1, channels))
+            sums.append(jax.lax.dot(ones, rows, preferred_element_type=jnp.float32))
+    return jnp.concatenate(sums).reshape(kernel.shape).astype(kernel.dtype)
+
+
+depthwise.defvjp(_depthwise_forward, _depthwise_backward)
+
+
+@jax.custom_vjp
+def relu6(x: jax.Array) -> jax.Array:
+    """min(max(x, 0), 6), whose slope is read off the output, which the next layer keeps anyway."""
+    return jnp.clip(x, 0.0, 6.0)
+
+
+def _relu6_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = relu6(x)
+    return y, y
+
+
+def _relu6_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return (jnp.where((y > 0) & (y < 6), g, jnp.zeros_like(g)),)
+
+
+relu6.defvjp(_relu6_forward, _relu6_backward)

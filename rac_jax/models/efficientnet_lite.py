@@ -1,0 +1,120 @@
+"""EfficientNet-Lite: a small convolutional encoder that trains on a CPU.
+
+Tan and Le 2019 without squeeze-and-excite and with ReLU6; the stem, the head and the number of blocks in the first and
+last stage are the same at every scale.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from rac_jax.models import layers, preprocessing
+from rac_jax.models.convolution import BatchNormMode, ConvNorm, relu6
+
+_EPSILON = 1e-3
+_STEM_WIDTH = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """`blocks` blocks of one width; the first of them has the stride."""
+
+    blocks: int
+    size: int
+    stride: int
+    expansion: int
+    width: int
+
+
+STAGES = (
+    Stage(1, 3, 1, 1, 16),
+    Stage(2, 3, 2, 6, 24),
+    Stage(2, 5, 2, 6, 40),
+    Stage(3, 3, 2, 6, 80),
+    Stage(3, 5, 1, 6, 112),
+    Stage(4, 5, 2, 6, 192),
+    Stage(1, 3, 1, 6, 320),
+)
+
+
+def scaled_stages(width: float, depth: float) -> tuple[Stage, ...]:
+    """The stages of a larger network: widths to the nearest multiple of 8, block counts up."""
+    inner = range(1, len(STAGES) - 1)
+    return tuple(
+        dataclasses.replace(
+            stage,
+            width=_round_to_8(stage.width * width),
+            blocks=math.ceil(stage.blocks * depth) if i in inner else stage.blocks,
+        )
+        for i, stage in enumerate(STAGES)
+    )
+
+
+def _round_to_8(width: float) -> int:
+    rounded = max(8, int(width + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * width else rounded
+
+
+class Block(nnx.Module):
+    """Inverted residual: 1 × 1 up, depthwise, 1 × 1 down; the sum where the shape stays."""
+
+    def __init__(self, width_in: int, stage: Stage, stride: int, drop: float, **options: Any):
+        wide = width_in * stage.expansion
+        self.expand = ConvNorm(width_in, wide, 1, **options) if stage.expansion > 1 else None
+        self.depthwise = ConvNorm(wide, wide, stage.size, stride=stride, depthwise=True, **options)
+        self.project = ConvNorm(wide, stage.width, 1, **options)
+        self.residual = stride == 1 and width_in == stage.width
+        self.drop = drop
+
+    def __call__(self, x: jax.Array, *, train: bool, key: jax.Array | None) -> jax.Array:
+        """[B, H, W, in] to [B, H / stride, W / stride, out]."""
+        y = x if self.expand is None else relu6(self.expand(x, train=train))
+        y = relu6(self.depthwise(y, train=train))
+        y = self.project(y, train=train)
+        return x + layers.drop_path(y, self.drop, key) if self.residual else y
+
+
+class EfficientNetLite(nnx.Module):
+    """Images to the average of the last feature map, 1280-d."""
+
+    def __init__(
+        self,
+        *,
+        stages: tuple[Stage, ...] = STAGES,
+        feature_width: int = 1280,
+        num_classes: int = 0,
+        drop_path: float = 0.0,
+        batch_norm: BatchNormMode = "frozen",
+        remat: bool = False,
+        preprocessing: preprocessing.Preprocessing = preprocessing.EFFICIENTNET_LITE,
+        dtype: Any = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        options: dict[str, Any] = dict(padding="same", epsilon=_EPSILON, batch_norm=batch_norm, dtype=dtype, rngs=rngs)
+        self.stem = ConvNorm(3, _STEM_WIDTH, 3, stride=2, **options)
+        self.blocks = nnx.List()
+        width, total = _STEM_WIDTH, sum(stage.blocks for stage in stages)
+        for stage in stages:
+            for i in range(stage.blocks):
+                drop = drop_path * len(self.blocks) / total
+                self.blocks.append(Block(width, stage, stage.stride if i == 0 else 1, drop, **options))
+                width = stage.width
+        self.top = ConvNorm(width, feature_width, 1, **options)
+        self.head = layers.Dense(feature_width, num_classes, init=layers.xavier, rngs=rngs) if num_classes else None
+        self.feature_width = feature_width
+        self.preprocessing = preprocessing
+        self.remat = remat
+
+    def __call__(self, images: jax.Array, *, train: bool = False, key: jax.Array | None = None) -> jax.Array:
+        """Normalised images [B, H, W, 3] to features [B, feature_width] or logits, float32."""
+        x = relu6(self.stem(images, train=train))
+        for i, block in enumerate(self.blocks):
+            block_key = None if key is None or not train else jax.random.fold_in(key, i)
+            x = layers.run_block(block, x, remat=self.remat, train=train, key=block_key)
+        x = relu6(self.top(x, train=train)).astype(jnp.float32)
+        features = jnp.mean(x, axis=(1, 2))
+        return features if self.head is None else self.head(features)

@@ -1,0 +1,210 @@
+"""The layers all encoders are made of: dense, layer norm, activations, attention, stochastic depth.
+
+Written for XLA's CPU code as much as for an accelerator: matrix products run on two axes ([B·T, D]) and attention on
+one batch axis ([B·H, T, d]), which the CPU multiplies fastest, and layer norm and the activations carry their own
+backward pass, so that only their inputs are kept. Parameters are float32; `dtype` is what the products are computed in.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+Initializer = Callable[..., jax.Array]
+
+truncated_normal: Initializer = nnx.initializers.truncated_normal(stddev=0.02)
+xavier: Initializer = nnx.initializers.xavier_uniform()
+
+
+class Dense(nnx.Module):
+    """x @ kernel + bias over the last axis, as one product of two matrices."""
+
+    def __init__(
+        self,
+        width_in: int,
+        width_out: int,
+        *,
+        bias: bool = True,
+        init: Initializer = truncated_normal,
+        dtype: Any = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.kernel = nnx.Param(init(rngs.params(), (width_in, width_out), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((width_out,), jnp.float32)) if bias else None
+        self.dtype = dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., width_in] to [..., width_out] in the compute dtype."""
+        bias = None if self.bias is None else self.bias[...].astype(self.dtype)
+        return dense(x.astype(self.dtype), self.kernel[...].astype(self.dtype), bias)
+
+
+def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """[..., I] times [I, O], plus [O]."""
+    rows = x.reshape(-1, x.shape[-1]) @ kernel
+    if bias is not None:
+        rows = rows + bias[None, :]
+    return rows.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+class LayerNorm(nnx.Module):
+    """Normalises the last axis; statistics in float32 whatever the input is."""
+
+    def __init__(self, width: int, *, epsilon: float):
+        self.scale = nnx.Param(jnp.ones((width,), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((width,), jnp.float32))
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., width] to [..., width], same dtype."""
+        rows = x.reshape(-1, x.shape[-1])
+        return layer_norm(rows, self.scale[...], self.bias[...], self.epsilon).reshape(x.shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
+    """Rows [N, D] to mean 0 and variance 1, times scale [D], plus bias [D]."""
+    return _layer_norm_forward(x, scale, bias, epsilon)[0]
+
+
+def _layer_norm_forward(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> Any:
+    rows = x.astype(jnp.float32)
+    mean = jnp.mean(rows, axis=-1, keepdims=True)
+    centred = rows - mean
+    inverse = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + epsilon)
+    y = centred * inverse * scale[None, :] + bias[None, :]
+    return y.astype(x.dtype), (x, mean, inverse, scale)
+
+
+def _layer_norm_backward(epsilon: float, kept: Any, cotangent: jax.Array) -> Any:
+    x, mean, inverse, scale = kept
+    normal = (x.astype(jnp.float32) - mean) * inverse
+    g = cotangent.astype(jnp.float32)
+    h = g * scale[None, :]
+    along = jnp.mean(h * normal, axis=-1, keepdims=True)
+    dx = inverse * (h - jnp.mean(h, axis=-1, keepdims=True) - normal * along)
+    return dx.astype(x.dtype), jnp.sum(g * normal, axis=0), jnp.sum(g, axis=0)
+
+
+layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+
+
+def _activation(f: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]) -> Any:
+    """An elementwise function whose backward pass recomputes its slope from the input."""
+
+    @jax.custom_vjp
+    def apply(x: jax.Array) -> jax.Array:
+        return f(x.astype(jnp.float32)).astype(x.dtype)
+
+    def forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return apply(x), x
+
+    def backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
+        slopes = slope(x.astype(jnp.float32))
+        return ((cotangent.astype(jnp.float32) * slopes).astype(x.dtype),)
+
+    apply.defvjp(forward, backward)
+    return apply
+
+
+def _normal_cdf(x: jax.Array) -> jax.Array:
+    return 0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
+
+
+def _normal_density(x: jax.Array) -> jax.Array:
+    return jnp.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
+
+
+def _quick_slope(x: jax.Array) -> jax.Array:
+    gate = jax.lax.logistic(1.702 * x)
+    return gate + 1.702 * x * gate * (1.0 - gate)
+
+
+_SQRT_2_PI = math.sqrt(2.0 / math.pi)
+
+
+def _tanh_gelu(x: jax.Array) -> jax.Array:
+    return 0.5 * x * (1.0 + jnp.tanh(_SQRT_2_PI * (x + 0.044715 * x * x * x)))
+
+
+def _tanh_slope(x: jax.Array) -> jax.Array:
+    t = jnp.tanh(_SQRT_2_PI * (x + 0.044715 * x * x * x))
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * _SQRT_2_PI * (1.0 + 3 * 0.044715 * x * x)
+
+
+gelu = _activation(lambda x: x * _normal_cdf(x), lambda x: _normal_cdf(x) + x * _normal_density(x))
+gelu_tanh = _activation(_tanh_gelu, _tanh_slope)
+quick_gelu = _activation(lambda x: x * jax.lax.logistic(1.702 * x), _quick_slope)
+
+
+def activation(name: str) -> Callable[[jax.Array], jax.Array]:
+    """gelu (erf: timm, Hugging Face, BERT), gelu_tanh (vit_jax) or quick_gelu (OpenAI's CLIP)."""
+    match name:
+        case "gelu":
+            return gelu
+        case "gelu_tanh":
+            return gelu_tanh
+        case "quick_gelu":
+            return quick_gelu
+    raise ValueError(f"activation={name!r} is none of 'gelu', 'gelu_tanh', 'quick_gelu'")
+
+
+class Attention(nnx.Module):
+    """Multi-head self-attention with one product for queries, keys and values."""
+
+    def __init__(self, width: int, heads: int, *, dtype: Any = jnp.float32, rngs: nnx.Rngs):
+        if width % heads:
+            raise ValueError(f"heads={heads} does not divide width={width}")
+        self.heads = heads
+        self.qkv = Dense(width, 3 * width, dtype=dtype, rngs=rngs)
+        self.out = Dense(width, width, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+        """Tokens [B, T, D] to [B, T, D]. `bias` [B or 1, T or 1, T] is added to every head's scores."""
+        batch, length, width = x.shape
+        head_width = width // self.heads
+        qkv = self.qkv(x).reshape(batch, length, 3, self.heads, head_width)
+        rows = (batch * self.heads, length, head_width)
+        q, k, v = (part.reshape(rows) for part in jnp.transpose(qkv, (2, 0, 3, 1, 4)))
+        if bias is not None:
+            bias = jnp.repeat(bias, self.heads, axis=0) if bias.shape[0] > 1 else bias
+        mixed = attend(q, k, v, bias).reshape(batch, self.heads, length, head_width)
+        return self.out(jnp.transpose(mixed, (0, 2, 1, 3)).reshape(batch, length, width))
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """softmax(q kᵀ / √d + bias) v on [N, T, d] arrays, one N for each example and head; softmax in float32."""
+    scaled = q * jnp.asarray(1.0 / math.sqrt(q.shape[-1]), q.dtype)
+    contract = (((2,), (2,)), ((0,), (0,)))
+    scores = jax.lax.dot_general(scaled, k, contract, preferred_element_type=jnp.float32)
+    if bias is not None:
+        scores = scores + bias
+    shares = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    return jax.lax.dot_general(shares, v, (((2,), (1,)), ((0,), (0,))))
+
+
+def drop_path(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Stochastic depth: drops the residual x [B, ...] of whole examples, and scales the others up.
+
+    One draw an example of the global batch, so the result is the same however the batch is sharded.
+    """
+    if rate == 0.0 or key is None:
+        return x
+    kept = jax.random.bernoulli(key, 1.0 - rate, (x.shape[0],) + (1,) * (x.ndim - 1))
+    return jnp.where(kept, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros_like(x))
+
+
+def drop_rates(last: float, depth: int) -> tuple[float, ...]:
+    """Stochastic depth rates that grow linearly from 0 at the first block to `last` at the last."""
+    return tuple(last * i / max(depth - 1, 1) for i in range(depth))
+
+
+def run_block(block: nnx.Module, x: jax.Array, *, remat: bool, **options: Any) -> jax.Array:
+    """block(x), and with `remat` its activations are computed again in the backward pass instead of kept."""
+    if not remat:
+        return block(x, **options)  # type: ignore[operator]
+    return nnx.remat(lambda module, value: module(value, **options))(block, x)

@@ -1,0 +1,62 @@
+"""Puts converted arrays into a model, all of them or none."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from rac_jax.weights.tensor_files import Tensors
+
+
+def parameters(model: nnx.Module) -> dict[str, nnx.Variable]:
+    """Every parameter and running statistic of the model, by its dotted path."""
+    state = nnx.state(model, nnx.Any(nnx.Param, nnx.BatchStat))
+    return {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
+
+
+def merge(model: nnx.Module, arrays: Tensors, *, source: str, expect_missing: Sequence[str] = ()) -> None:
+    """Overwrites the model's parameters in place; raises, having changed nothing, when any does not fit.
+
+    Args:
+      model: what to fill.
+      arrays: by our parameters' paths.
+      source: the file's name, for the error.
+      expect_missing: paths, or their first parts, that keep their initial values whatever the file has.
+    """
+    wanted = parameters(model)
+    fresh = {path for path in wanted if _under(path, expect_missing)}
+    given = {path: array for path, array in arrays.items() if not _under(path, expect_missing)}
+    if "head" not in {path.split(".")[0] for path in wanted}:
+        # Features only: the file's classifier has no place to go, and nobody asked for one.
+        given = {path: array for path, array in given.items() if not _under(path, ("head",))}
+    lines = _differences(wanted, given, fresh)
+    if lines:
+        raise ValueError(_report(lines, model, source))
+    for path, array in given.items():
+        wanted[path].set_value(jnp.asarray(np.asarray(array, dtype=np.float32)))
+
+
+def _under(path: str, prefixes: Sequence[str]) -> bool:
+    return any(path == prefix or path.startswith(prefix + ".") for prefix in prefixes)
+
+
+def _differences(wanted: dict[str, Any], given: Tensors, fresh: set[str]) -> list[str]:
+    missing = [f"- {p} {tuple(v.shape)}" for p, v in wanted.items() if p not in given and p not in fresh]
+    extra = [f"+ {p} {a.shape}" for p, a in given.items() if p not in wanted]
+    misshapen = [
+        f"! {p}: the model has {tuple(wanted[p].shape)}, the file {a.shape}"
+        for p, a in given.items()
+        if p in wanted and tuple(wanted[p].shape) != a.shape
+    ]
+    return missing + extra + misshapen
+
+
+def _report(lines: list[str], model: nnx.Module, source: str, most: int = 20) -> str:
+    shown = lines[:most] + ([f"… and {len(lines) - most} more"] if len(lines) > most else [])
+    return (
+        f"{source} does not fit {type(model).__name__} "
+        "(- only in the model, + only in the file, ! another shape). Give the model the file's sizes, or name "
+        "the parameters that shall keep their initial values in expect_missing:\n  " + "\n  ".join(shown)
+    )

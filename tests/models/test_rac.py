@@ -1,0 +1,51 @@
+"""The fusion against reference values and gradients."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rac_jax import losses
+from rac_jax.models import rac
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "losses.npz")
+A, B = jnp.asarray(GOLDEN["fusion/a"]), jnp.asarray(GOLDEN["fusion/b"])
+
+
+def assert_close(found, expected):
+    """Relative to each row's largest number: rows differ in size by 1e6."""
+    size = np.abs(expected).max(axis=-1, keepdims=True)
+    assert np.max(np.abs(np.asarray(found) - expected) / size) < 1e-5
+
+
+@pytest.mark.parametrize("name, scale", [("half", "paper"), ("sqrt", "sqrt")])
+def test_fusion_and_its_gradients(name, scale):
+    factor = jnp.float32(rac.fusion_scale(scale, 12))
+    assert factor == pytest.approx(float(GOLDEN[f"fusion/{name}/scale"]))
+    out, vjp = jax.vjp(lambda a, b: rac.fuse(a, b, factor), A, B)
+    assert_close(out, GOLDEN[f"fusion/{name}/out"])
+    for found, side in zip(vjp(jnp.asarray(GOLDEN["fusion/cotangent"])), "ab", strict=True):
+        assert_close(found, GOLDEN[f"fusion/{name}/vjp_{side}"])
+
+
+@pytest.mark.parametrize("name, scale", [("half", 6.0), ("sqrt", 12**0.5 / 2)])
+def test_lace_on_top(name, scale):
+    weights, delta = losses.terms("lace", GOLDEN["class_counts"], tau=1.0, reweight="none")
+    labels = jnp.asarray(GOLDEN["labels"], jnp.int32)
+
+    def loss(a, b):
+        fused = rac.fuse(a, b, jnp.float32(scale))
+        return losses.general(fused, labels, weights=weights, delta=delta, smoothing=0.1).mean()
+
+    value, (grad_a, grad_b) = jax.value_and_grad(loss, argnums=(0, 1))(A, B)
+    assert value == pytest.approx(float(GOLDEN[f"fusion/{name}/lace_loss"]), rel=1e-5)
+    assert_close(grad_a, GOLDEN[f"fusion/{name}/lace_grad_a"])
+    assert_close(grad_b, GOLDEN[f"fusion/{name}/lace_grad_b"])
+
+
+def test_zero_logits_give_zero_and_a_finite_gradient():
+    zero = jnp.zeros((1, 4))
+    out, vjp = jax.vjp(lambda a: rac.fuse(a, zero, jnp.float32(2.0)), zero)
+    assert (out == 0).all() and np.isfinite(vjp(jnp.ones((1, 4)))[0]).all()
