@@ -49,6 +49,13 @@ def create(config: ConfigDict, images: int) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(optim.clip), adamw, text_rate)
 
 
+def update(tx: optax.GradientTransformation, grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:
+    """One step: the new parameters and the new optimiser state."""
+    with jax.numpy_dtype_promotion("standard"):  # optax itself mixes integers and floats
+        updates, opt_state = tx.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+
 def decayed(params: Any) -> Any:
     """Which parameters decay: matrices and kernels, not biases, norms, class token or positions."""
 

@@ -11,8 +11,7 @@ from flax import nnx
 from rac_jax import sharding, system
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """What training changes."""
 
     step: jax.Array  # int32
@@ -34,5 +33,5 @@ def create(parts: system.System, tx: optax.GradientTransformation) -> tuple[nnx.
 
 def split(model: nnx.Module) -> tuple[nnx.GraphDef, Any, Any]:
     """A module as structure, parameters and all other variables, the latter two as plain dicts."""
-    graph, params, stats = nnx.split(model, nnx.Param, ...)
-    return graph, nnx.to_pure_dict(params), nnx.to_pure_dict(stats)
+    graph, params, *rest = nnx.split(model, nnx.Param, ...)
+    return graph, nnx.to_pure_dict(params), nnx.to_pure_dict(rest[0])

@@ -106,7 +106,7 @@ def _model(config: ConfigDict, num_classes: int, tokenizer: tokenizers.Tokenizer
     return RAC(base, text, num_classes=num_classes, scale=m.scale, rngs=rngs)
 
 
-def _encoder(config: ConfigDict, role: str, rngs: nnx.Rngs, pretrained: bool, **arguments: Any) -> nnx.Module:
+def _encoder(config: ConfigDict, role: str, rngs: nnx.Rngs, pretrained: bool, **arguments: Any) -> Any:
     """The model that plays a role (base, encoder, text), with its weights."""
     name, options = config.model[role], configs.options(config, f"model.{role}_options")
     try:

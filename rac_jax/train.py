@@ -89,8 +89,7 @@ def make_train_step(
             return loss.mean(), (logits, states.split(model)[2])
 
         (loss, (logits, stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params, opt_state = optimizer.update(tx, grads, state.opt_state, state.params)
         metrics = {"loss": loss, "gradient_norm": optax.tree.norm(grads)}
         for branch, values in logits.items():
             right = values.argmax(axis=-1).astype(jnp.int32) == batch["label"]
@@ -140,8 +139,8 @@ def _loop(
                 parts.check()  # never save a step whose lookup failed
                 checkpoints.save(step, state, batches, run)
             if config.eval.every and step % config.eval.every == 0 and step < steps[1]:
-                counts, _ = evaluate.count(parts, state.params, state.stats, "val")
-                board.scalars(step, evaluate.scalars("val", evaluate.branches(parts, counts)))
+                counts = evaluate.count(parts, state.params, state.stats, "val")
+                board.scalars(step, evaluate.scalars("val", evaluate.accuracies(parts, counts)))
     return state
 
 

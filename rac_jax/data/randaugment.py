@@ -10,31 +10,33 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
+from rac_jax.data.shift import shift_rows
+
 MOST = 10.0  # the strongest magnitude
 APPLIED = 0.5  # probability that a drawn operation is applied
-GREY = (128, 128, 128)  # what shows where an image was moved away from
+GREY = 128  # what shows where an image was moved away from
 
 Operation = Callable[[Image.Image, float, Image.Resampling], Image.Image]
 
 
 def rotate(image: Image.Image, degrees: float, resample: Image.Resampling) -> Image.Image:
-    return image.rotate(degrees, resample, fillcolor=GREY)
+    return image.rotate(degrees, resample, fillcolor=(GREY, GREY, GREY))
 
 
 def shear_x(image: Image.Image, factor: float, resample: Image.Resampling) -> Image.Image:
-    return _affine(image, (1, factor, 0, 0, 1, 0), resample)
-
-
-def shear_y(image: Image.Image, factor: float, resample: Image.Resampling) -> Image.Image:
-    return _affine(image, (1, 0, 0, factor, 1, 0), resample)
+    return _shift_rows(image, factor * (np.arange(image.height) + 0.5), resample)
 
 
 def translate_x(image: Image.Image, share: float, resample: Image.Resampling) -> Image.Image:
-    return _affine(image, (1, 0, share * image.width, 0, 1, 0), resample)
+    return _shift_rows(image, np.full(image.height, share * image.width), resample)
+
+
+def shear_y(image: Image.Image, factor: float, resample: Image.Resampling) -> Image.Image:
+    return _turned(shear_x(_turned(image), factor, resample))
 
 
 def translate_y(image: Image.Image, share: float, resample: Image.Resampling) -> Image.Image:
-    return _affine(image, (1, 0, 0, 0, 1, share * image.height), resample)
+    return _turned(translate_x(_turned(image), share, resample))
 
 
 def auto_contrast(image: Image.Image, _: float, __: Image.Resampling) -> Image.Image:
@@ -80,12 +82,15 @@ def sharpness(image: Image.Image, factor: float, _: Image.Resampling) -> Image.I
     return ImageEnhance.Sharpness(image).enhance(factor)
 
 
-def _affine(
-    image: Image.Image, matrix: tuple[float, ...], resample: Image.Resampling
+def _shift_rows(
+    image: Image.Image, shifts: np.ndarray, resample: Image.Resampling
 ) -> Image.Image:
-    return image.transform(
-        image.size, Image.Transform.AFFINE, matrix, resample=resample, fillcolor=GREY
-    )
+    return Image.fromarray(shift_rows(np.asarray(image), shifts, resample, GREY))
+
+
+def _turned(image: Image.Image) -> Image.Image:
+    """Rows become columns."""
+    return image.transpose(Image.Transpose.TRANSPOSE)
 
 
 @dataclasses.dataclass(frozen=True)

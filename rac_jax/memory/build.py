@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
@@ -16,12 +15,13 @@ from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset
 from rac_jax.memory import index, store
 from rac_jax.memory.retrieve import Encode
+from rac_jax.models.rac import ImageEncoder
 
 
 def open_or_build(
     config: ConfigDict,
     dataset: Dataset,
-    encoder: nnx.Module,
+    encoder: ImageEncoder,
     encode: Encode,
     parameters: Any,
     *,
@@ -49,7 +49,7 @@ def open_or_build(
     return store.read(folder)
 
 
-def make_recipe(config: ConfigDict, dataset: Dataset, encoder: nnx.Module) -> store.Recipe:
+def make_recipe(config: ConfigDict, dataset: Dataset, encoder: ImageEncoder) -> store.Recipe:
     """Everything that decides what a memory contains."""
     model, memory = config.model, config.memory
     graph = {"kind": memory.index, "metric": memory.metric}

@@ -19,10 +19,11 @@ def build(keys: np.ndarray, config: ConfigDict) -> faiss.Index:
     memory = config.memory
     metric = METRICS[memory.metric]
     if memory.index == "flat":
-        index = faiss.IndexFlat(keys.shape[1], metric)
+        index: faiss.Index = faiss.IndexFlat(keys.shape[1], metric)
     else:
-        index = faiss.IndexHNSWFlat(keys.shape[1], memory.hnsw_m, metric)
-        index.hnsw.efConstruction = memory.ef_construction
+        graph = faiss.IndexHNSWFlat(keys.shape[1], memory.hnsw_m, metric)
+        graph.hnsw.efConstruction = memory.ef_construction
+        index = graph
     index.add(unit(keys) if memory.metric == "cosine" else np.asarray(keys, np.float32))
     return index
 
@@ -38,7 +39,7 @@ def search(index: faiss.Index, queries: np.ndarray, k: int, ef_search: int) -> t
     queries = np.ascontiguousarray(unit(queries) if cosine else queries, np.float32)
     params = None
     if isinstance(index, faiss.IndexHNSW):
-        params = faiss.SearchParametersHNSW(efSearch=max(ef_search, k))
+        params = faiss.SearchParametersHNSW(efSearch=max(ef_search, k))  # type: ignore[attr-defined]
     distances, rows = index.search(queries, k, params=params)
     return rows, distances if cosine else -distances
 

@@ -9,12 +9,13 @@ from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
 from rac_jax.memory.lookup import Lookup
+from rac_jax.models.rac import ImageEncoder
 
 Retrieved = dict[str, jax.Array]  # tokens [B, T], rows [B, k], similarities [B, k]
 Encode = Callable[[Any, jax.Array], jax.Array]
 
 
-def encoder_function(encoder: nnx.Module) -> tuple[Encode, Any]:
+def encoder_function(encoder: ImageEncoder) -> tuple[Encode, Any]:
     """E as a pure function of (parameters, uint8 images [B, S, S, 3]), and its parameters."""
     graph, state = nnx.split(encoder)
 

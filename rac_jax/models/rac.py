@@ -1,12 +1,33 @@
 """RAC: the base and the retrieval branch, and the fusion of their logits."""
 
+from typing import Protocol
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from rac_jax.models.preprocessing import Preprocessing
+
 Logits = dict[str, jax.Array]  # by branch: rac (when both are there), base, retrieval; [B, L] float32
 
 XAVIER = nnx.initializers.xavier_uniform()
+
+
+class ImageEncoder(Protocol):
+    """B or E: normalised images [B, S, S, 3] -> features [B, feature_width] float32."""
+
+    feature_width: int
+    preprocessing: Preprocessing
+
+    def __call__(self, images: jax.Array, *, train: bool = False, key: jax.Array | None = None) -> jax.Array: ...
+
+
+class TextEncoder(Protocol):
+    """T: token ids [B, T] -> features [B, feature_width] float32."""
+
+    feature_width: int
+
+    def __call__(self, tokens: jax.Array) -> jax.Array: ...
 
 
 class RAC(nnx.Module):
@@ -17,8 +38,8 @@ class RAC(nnx.Module):
 
     def __init__(
         self,
-        base: nnx.Module | None,
-        text: nnx.Module | None,
+        base: ImageEncoder | None,
+        text: TextEncoder | None,
         *,
         num_classes: int,
         scale: str = "sqrt",
@@ -57,6 +78,7 @@ class RAC(nnx.Module):
             features = self.base(self.base.preprocessing.normalise(images), train=train, key=key)
             logits["base"] = self.base_head(features)
         if self.text is not None:
+            assert tokens is not None, "the retrieval branch reads tokens"
             logits["retrieval"] = self.text_head(self.text(tokens))
         if self.output == "rac":
             logits["rac"] = fuse(logits["retrieval"], logits["base"], self.scale())

@@ -38,7 +38,7 @@ def clip() -> Tokenizer:
     from transformers import CLIPTokenizer  # seconds to import: only where text is tokenised
 
     vocabulary, merges = _clip_vocabulary(_clip_file())
-    tokenizer = CLIPTokenizer(vocab=vocabulary, merges=merges)
+    tokenizer = CLIPTokenizer(vocab=vocabulary, merges=merges)  # type: ignore[arg-type]
 
     def encode(texts: list[str]) -> list[list[int]]:
         return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []

@@ -1,0 +1,62 @@
+"""Values and gradients against reference losses computed in float64."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rac_jax import losses
+
+GOLDEN = np.load(Path(__file__).parent / "golden" / "losses.npz")
+COUNTS = GOLDEN["class_counts"]
+
+CASES = {
+    "ce": ("ce", 1.0, "none"),
+    "lace_tau1": ("lace", 1.0, "none"),
+    "lace_tau0.5": ("lace", 0.5, "none"),
+    "balce": ("balce", 1.0, "none"),
+    "lace_inverse_sqrt": ("lace", 1.0, "inverse_sqrt"),
+    "lace_inverse_log": ("lace", 1.0, "inverse_log"),
+}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_gradient(case, smoothing):
+    name, tau, reweight = CASES[case]
+    weights, delta = losses.terms(name, COUNTS, tau=tau, reweight=reweight)
+    key = case + ("_smooth0.1" if smoothing else "")
+    labels = jnp.asarray(GOLDEN["labels"], jnp.int32)
+
+    def mean_loss(logits):
+        each = losses.general(logits, labels, weights=weights, delta=delta, smoothing=smoothing)
+        return each.mean(), each
+
+    (loss, each), grad = jax.value_and_grad(mean_loss, has_aux=True)(jnp.asarray(GOLDEN["logits"]))
+    np.testing.assert_allclose(each, GOLDEN[f"{key}/per_sample"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(loss, GOLDEN[f"{key}/loss"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(grad, GOLDEN[f"{key}/grad"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["none", "inverse", "inverse_sqrt", "inverse_log"])
+def test_weights_have_mean_one_over_the_training_images(kind):
+    weights = losses.class_weights(COUNTS, kind)
+    assert (weights * COUNTS).sum() == pytest.approx(COUNTS.sum(), rel=1e-6)
+    golden = {"inverse": "balanced"}.get(kind, kind)
+    if kind != "none":
+        np.testing.assert_allclose(weights, GOLDEN[f"weights/{golden}"], rtol=1e-6)
+
+
+def test_a_class_without_images_or_with_one_gives_finite_terms():
+    for kind in ("inverse", "inverse_sqrt", "inverse_log"):
+        assert np.isfinite(losses.class_weights(np.array([10, 1, 0]), kind)).all()
+    assert np.isfinite(losses.adjustment(np.array([10, 1, 0]), 1.0)).all()
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="lace, ce, balce"):
+        losses.terms("focal", COUNTS, tau=1.0, reweight="none")
+    with pytest.raises(ValueError, match="inverse_sqrt"):
+        losses.class_weights(COUNTS, "cubic")

@@ -1,0 +1,71 @@
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rac_jax import config as configs
+from rac_jax import optimizer
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "schedule.json").read_text())
+
+
+def test_schedule_of_the_places_recipe_step_by_step():
+    config = configs.default()
+    config.optim.learning_rate, config.train.batch_size = 5e-5, 200
+    assert optimizer.steps_per_epoch(62_500, 200) == GOLDEN["recipe"]["updates_per_epoch"] == 313
+    assert optimizer.total_steps(config, 62_500) == 9390
+    rate = optimizer.schedule(config, 62_500)
+    found = [float(rate(step)) for step in GOLDEN["per_update"]["steps"]]
+    np.testing.assert_allclose(found, GOLDEN["per_update"]["lr"], rtol=1e-4)
+
+
+def params():
+    return {
+        "base": {
+            "class_token": jnp.ones((1, 1, 4)),
+            "position_embedding": jnp.ones((1, 5, 4)),
+            "block": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)},
+        },
+        "text": {"kernel": jnp.ones((4, 4)), "norm": {"scale": jnp.ones(4)}},
+        "text_head": {"kernel": jnp.ones((4, 3)), "bias": jnp.ones(3)},
+    }
+
+
+def test_what_decays():
+    mask = optimizer.decayed(params())
+    assert mask["base"] == {
+        "class_token": False,
+        "position_embedding": False,
+        "block": {"kernel": True, "bias": False},
+    }
+    assert mask["text"] == {"kernel": True, "norm": {"scale": False}}
+    assert mask["text_head"] == {"kernel": True, "bias": False}
+
+
+def test_one_step_of_adamw_decay_clipping_and_the_texts_rate():
+    config = configs.default()
+    config.optim.update(dict(learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0, clip=1.0))
+    config.optim.text_learning_rate_factor = 3.0
+    config.train.epochs = 1000.0
+    tx = optimizer.create(config, 200)
+    start = params()
+    new, _ = optimizer.update(tx, start, tx.init(start), start)  # a gradient of ones everywhere
+    # Adam's first step is the sign of the gradient, whatever the clipping; decay adds 0.5 · 1.
+    assert new["base"]["block"]["bias"][0] == pytest.approx(1 - 0.1, rel=1e-4)
+    assert new["base"]["block"]["kernel"][0, 0] == pytest.approx(1 - 0.15, rel=1e-4)
+    assert new["text"]["kernel"][0, 0] == pytest.approx(1 - 0.45, rel=1e-4)
+    assert new["text_head"]["bias"][0] == pytest.approx(1 - 0.3, rel=1e-4)
+
+
+def test_clipping_by_the_global_norm():
+    config = configs.default()
+    config.optim.update(dict(epsilon=1e6, weight_decay=0.0, learning_rate=1e6, warmup_epochs=0.0))
+    start = {"base": {"a": jnp.zeros(1), "b": jnp.zeros(1)}}
+    tx = optimizer.create(config, 200)
+    grads = {"base": {"a": jnp.array([30.0]), "b": jnp.array([40.0])}}
+    new, _ = optimizer.update(tx, grads, tx.init(start), start)
+    # With a huge epsilon Adam's step is the gradient itself: 3-4-5 scaled to norm 1.
+    np.testing.assert_allclose(new["base"]["a"], [-0.6], rtol=1e-4)
+    np.testing.assert_allclose(new["base"]["b"], [-0.8], rtol=1e-4)
