@@ -82,9 +82,7 @@ def sharpness(image: Image.Image, factor: float, _: Image.Resampling) -> Image.I
     return ImageEnhance.Sharpness(image).enhance(factor)
 
 
-def _shift_rows(
-    image: Image.Image, shifts: np.ndarray, resample: Image.Resampling
-) -> Image.Image:
+def _shift_rows(image: Image.Image, shifts: np.ndarray, resample: Image.Resampling) -> Image.Image:
     return Image.fromarray(shift_rows(np.asarray(image), shifts, resample, GREY))
 
 
@@ -109,9 +107,7 @@ class Scale:
         if self.whole:
             change = int(change)
         change = change if self.reach > 0 else -change
-        return float(
-            np.clip(self.start + (sign * change if self.signed else change), self.least, self.most)
-        )
+        return float(np.clip(self.start + (sign * change if self.signed else change), self.least, self.most))
 
 
 NOTHING = Scale(1.0)
@@ -148,9 +144,7 @@ class RandAugment:
     magnitude: float
     noise: float  # standard deviation of the magnitude
 
-    def __call__(
-        self, image: Image.Image, resample: Image.Resampling, random: np.random.Generator
-    ) -> Image.Image:
+    def __call__(self, image: Image.Image, resample: Image.Resampling, random: np.random.Generator) -> Image.Image:
         for chosen in random.integers(len(_DRAWN), size=self.layers):
             applied, coin = random.random(2)
             magnitude = random.normal(self.magnitude, self.noise)
