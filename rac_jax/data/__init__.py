@@ -28,9 +28,7 @@ def train_transform(config: ConfigDict) -> transforms.Transform:
         crop_ratio=data.crop_ratio,
         flip=data.flip,
         interpolation=data.train_interpolation,
-        augment=RandAugment(
-            data.randaugment_layers, data.randaugment_magnitude, data.randaugment_noise
-        ),
+        augment=RandAugment(data.randaugment_layers, data.randaugment_magnitude, data.randaugment_noise),
     )
 
 

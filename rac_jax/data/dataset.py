@@ -34,6 +34,8 @@ class Split:
     name: str
     images: Images
     labels: np.ndarray  # [N] int32
+    captions: Sequence[str] | None = None  # what is known of each image, beyond its class
+    on_bad_image: str = "error"  # or "skip"; see pipeline.Examples
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -60,9 +62,7 @@ class Dataset:
     def split(self, name: str) -> Split:
         """The named split; an unknown name is an error that lists the known ones."""
         if name not in self.splits:
-            raise ValueError(
-                f"data set {self.name} has no split {name!r}; it has {list(self.splits)}"
-            )
+            raise ValueError(f"data set {self.name} has no split {name!r}; it has {list(self.splits)}")
         return self.splits[name]
 
     def fingerprint(self, split: str) -> str:
@@ -71,6 +71,7 @@ class Dataset:
         digest = hashlib.sha256(part.images.fingerprint().encode())
         digest.update(np.ascontiguousarray(part.labels, np.int32).tobytes())
         digest.update("\0".join(self.class_texts).encode())
+        digest.update("\0".join(part.captions or ()).encode())
         return digest.hexdigest()
 
 

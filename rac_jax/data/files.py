@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rac_jax.data.dataset import Split
-from rac_jax.data.decode import decode
+from rac_jax.data.decode import BadImage, decode
 
 SPOT_CHECKS = 8  # files of a split that must exist before a run starts; `prepare` checks them all
 
@@ -18,9 +18,8 @@ class FileImages:
     """Files under a root, read and decoded when asked for."""
 
     root: str
-    paths: (
-        np.ndarray
-    )  # [N] bytes: relative to the root, UTF-8; an array is quick to send to workers
+    paths: np.ndarray  # [N] bytes: relative to the root, UTF-8; an array is quick to send to workers
+    enough: int = 0  # see decode
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -30,7 +29,11 @@ class FileImages:
 
     def __getitem__(self, position: int) -> np.ndarray:
         path = self.path(position)
-        return decode(path.read_bytes(), str(path))
+        try:
+            encoded = path.read_bytes()
+        except OSError as error:
+            raise BadImage(f"{path}: cannot be read ({error.strerror})") from error
+        return decode(encoded, str(path), self.enough)
 
     def references(self) -> Sequence[str]:
         return [path.decode() for path in self.paths]
@@ -65,14 +68,9 @@ def read_list(source: Path, num_classes: int) -> ListFile:
         if not path or not label.isdecimal():
             raise ValueError(f"{source}, line {number}: expected `path label`, got {line!r}")
         if int(label) >= num_classes:
-            raise ValueError(
-                f"{source}, line {number}: label {label} of {path}; "
-                f"labels go from 0 to {num_classes - 1}"
-            )
+            raise ValueError(f"{source}, line {number}: label {label} of {path}; labels go from 0 to {num_classes - 1}")
         if first_line.setdefault(path, number) != number:
-            raise ValueError(
-                f"{source}, line {number}: {path} is already on line {first_line[path]}"
-            )
+            raise ValueError(f"{source}, line {number}: {path} is already on line {first_line[path]}")
         paths.append(path)
         labels.append(int(label))
     return ListFile(source, paths, labels)

@@ -33,8 +33,7 @@ def load(root: str, lists: str = "", text_levels: str = "species") -> Dataset:
     named_in = find_list("iNaturalist 2018", root, lists, ["categories.json"], HOW_TO_GET)
     categories = read_categories(named_in)
     sources = {
-        name: find_list("iNaturalist 2018", root, lists, listed_as, HOW_TO_GET)
-        for name, listed_as in LISTED_AS.items()
+        name: find_list("iNaturalist 2018", root, lists, listed_as, HOW_TO_GET) for name, listed_as in LISTED_AS.items()
     }
     splits = {}
     for name, source in sources.items():
@@ -54,9 +53,7 @@ def read_categories(source: Path) -> list[dict[str, str]]:
     categories = json.loads(source.read_text(encoding="utf-8"))
     by_label = {int(category["id"]): category for category in categories}
     if sorted(by_label) != list(range(CLASSES)):
-        raise ValueError(
-            f"{source}: expected the ids 0 to {CLASSES - 1}, found {len(by_label)} ids"
-        )
+        raise ValueError(f"{source}: expected the ids 0 to {CLASSES - 1}, found {len(by_label)} ids")
     return [by_label[label] for label in range(CLASSES)]
 
 
@@ -65,9 +62,7 @@ def class_texts(categories: list[dict[str, str]], levels: str) -> tuple[str, ...
     chosen = levels.split()
     unknown = [level for level in chosen if level not in LEVELS]
     if unknown or not chosen:
-        raise ValueError(
-            f"config.data.text_levels is {levels!r}; it is made of the words {', '.join(LEVELS)}"
-        )
+        raise ValueError(f"config.data.text_levels is {levels!r}; it is made of the words {', '.join(LEVELS)}")
     keys = ["name" if level == "species" else level for level in chosen]
     return tuple(" ".join(category[key] for key in keys) for category in categories)
 
@@ -82,8 +77,5 @@ def read_json(source: Path) -> files.ListFile:
         if label is None:
             raise ValueError(f"{source}: image {image} ({path}) has no annotation")
         if not 0 <= label < CLASSES:
-            raise ValueError(
-                f"{source}: image {image} ({path}) has category {label}; "
-                f"they go from 0 to {CLASSES - 1}"
-            )
+            raise ValueError(f"{source}: image {image} ({path}) has category {label}; they go from 0 to {CLASSES - 1}")
     return files.ListFile(source, list(paths.values()), [labels[image] for image in paths])

@@ -1,20 +1,28 @@
 """Batches of examples, on Grain: deterministic, resumable, the same for any number of processes.
 
 A batch is a dict: image uint8 [b, S, S, 3], label int32 [b], id int32 [b] (the position in the
-split) and mask bool [b] (False for the padding of a last batch). b is this process's share of it.
+split) and mask bool [b] (False for the padding of a last batch and for what could not be read). b is this
+process's share of the batch.
 """
 
 import dataclasses
+import functools
+import os
 from collections.abc import Iterator
 
 import grain
 import jax
 import numpy as np
+from absl import logging
 
 from rac_jax.data.dataset import Split
+from rac_jax.data.decode import BadImage
 from rac_jax.data.transforms import Transform
 
 Batch = dict[str, np.ndarray]
+ENDLESS = 2**40  # batches
+MOST_THREADS = 16
+BLANK = np.zeros((1, 1, 3), np.uint8)  # stands for a bad image that is masked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,21 +40,51 @@ class Examples:
     def __call__(self, place: int) -> Batch:
         epoch, position = divmod(place, len(self.split))
         if self.seed is not None:
-            epoch_seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
-            position = grain.experimental.index_shuffle(
-                position, max_index=len(self.split) - 1, seed=epoch_seed, rounds=4
-            )
+            seed = _epoch_seed(self.seed, epoch)
+            last = len(self.split) - 1
+            position = grain.experimental.index_shuffle(position, max_index=last, seed=seed, rounds=4)
+        position, image = self._read(position)
         inside = self.seed is not None or epoch == 0  # evaluation pads by starting over, masked
-        image = self.transform(self.split.images[position], self._random(place))
         return {
-            "image": image,
+            "image": self.transform(BLANK if image is None else image, self._random(place)),
             "label": np.asarray(self.split.labels[position], np.int32),
             "id": np.asarray(position, np.int32),
-            "mask": np.asarray(inside),
+            "mask": np.asarray(inside and image is not None),
         }
+
+    def _read(self, position: int) -> tuple[int, np.ndarray | None]:
+        """An image and its position. A bad image is an error, or is left out:
+
+        training reads the next usable one of the split in its place, evaluation masks it.
+        """
+        count = len(self.split)
+        for candidate in range(position, position + count):
+            try:
+                return candidate % count, self.split.images[candidate % count]
+            except BadImage as error:
+                if self.split.on_bad_image == "error":
+                    raise
+                _note_bad(str(error))
+                if self.seed is None:
+                    return position, None
+        raise BadImage(f"split {self.split.name}: not one of its {count} images is usable")
 
     def _random(self, place: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(key=[self.seed or 0, place]))
+
+
+@functools.lru_cache(maxsize=4)
+def _epoch_seed(seed: int, epoch: int) -> int:
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
+
+
+_bad_images: set[str] = set()  # what this process has left out
+
+
+def _note_bad(reason: str) -> None:
+    if reason not in _bad_images:
+        _bad_images.add(reason)
+        logging.warning("left out bad image number %d: %s", len(_bad_images), reason)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,27 +105,51 @@ class ProcessShare:
 
 
 def train_batches(
-    split: Split, transform: Transform, *, batch_size: int, seed: int, workers: int
+    split: Split,
+    transform: Transform,
+    *,
+    batch_size: int,
+    seed: int,
+    workers: int,
+    process: int | None = None,
+    processes: int | None = None,
 ) -> grain.DatasetIterator:
-    """Endless shuffled batches; the iterator's position can be saved and restored."""
-    return _batches(Examples(split, transform, seed), batch_size, 2**40, workers)
+    """Endless shuffled batches; the iterator's position can be saved and restored.
+
+    `process` of `processes` is by default this one of JAX's.
+    """
+    share = _share(batch_size, process, processes)
+    return _batches(Examples(split, transform, seed), share, ENDLESS, workers)
 
 
 def eval_batches(
-    split: Split, transform: Transform, *, batch_size: int, workers: int = 0
+    split: Split,
+    transform: Transform,
+    *,
+    batch_size: int,
+    workers: int = 0,
+    process: int | None = None,
+    processes: int | None = None,
 ) -> Iterator[Batch]:
     """Every image of the split once, in order; the last batch is padded and masked."""
-    return _batches(
-        Examples(split, transform, None), batch_size, -(-len(split) // batch_size), workers
-    )
+    share = _share(batch_size, process, processes)
+    batches = -(-len(split) // batch_size)
+    return _batches(Examples(split, transform, None), share, batches, workers)
 
 
-def _batches(
-    examples: Examples, batch_size: int, batches: int, workers: int
-) -> grain.DatasetIterator:
-    share = ProcessShare(batch_size, jax.process_index(), jax.process_count())
+def _share(batch_size: int, process: int | None, processes: int | None) -> ProcessShare:
+    if process is None or processes is None:
+        process, processes = jax.process_index(), jax.process_count()
+    if batch_size % processes:
+        raise ValueError(f"a batch of {batch_size} does not divide among {processes} processes")
+    return ProcessShare(batch_size, process, processes)
+
+
+def _batches(examples: Examples, share: ProcessShare, batches: int, workers: int) -> grain.DatasetIterator:
     stream = grain.MapDataset.range(batches * share.local_batch).map(share).map(examples)
-    reading = grain.ReadOptions(num_threads=2, prefetch_buffer_size=2 * share.local_batch)
+    # The unit is a batch: each thread, or worker process, makes whole ones.
+    threads = 1 if workers else min(os.cpu_count() or 1, MOST_THREADS)
+    reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
     result = stream.batch(share.local_batch).to_iter_dataset(reading)
     if workers:
         result = result.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))

@@ -23,10 +23,7 @@ HOW_TO_GET = """\
 
 def load(root: str, lists: str = "") -> Dataset:
     """The lists' images under `root`, in whichever of the two layouts they lie there."""
-    sources = {
-        name: find_list("Places365-LT", root, lists, [f"Places_LT_{name}.txt"], HOW_TO_GET)
-        for name in IMAGES
-    }
+    sources = {name: find_list("Places365-LT", root, lists, [f"Places_LT_{name}.txt"], HOW_TO_GET) for name in IMAGES}
     read = {name: files.read_list(source, CLASSES) for name, source in sources.items()}
     for name, part in read.items():
         files.check_count(part, IMAGES[name])
@@ -47,8 +44,7 @@ def names_from_paths(train: files.ListFile) -> tuple[str, ...]:
         name = class_of(path)
         if names.setdefault(label, name) != name:
             raise ValueError(
-                f"{train.source}, line {number}: label {label} is {name!r} here and "
-                f"{names[label]!r} before"
+                f"{train.source}, line {number}: label {label} is {name!r} here and {names[label]!r} before"
             )
     absent = sorted(set(range(CLASSES)) - set(names))
     if absent:

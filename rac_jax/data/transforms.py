@@ -6,9 +6,11 @@ of the shorter side and centre crop. Mixup and cutmix are left out, as in the pa
 
 import dataclasses
 import math
+import threading
 from collections.abc import Callable
 
 import numpy as np
+from cykooz_resizer import FilterType, ImageData, PixelType, ResizeAlg, ResizeOptions, Resizer
 from PIL import Image
 
 from rac_jax.data.randaugment import RandAugment
@@ -16,6 +18,11 @@ from rac_jax.data.randaugment import RandAugment
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
+_thread = threading.local()
+CONVOLUTION = {
+    Image.Resampling.BILINEAR: ResizeOptions(ResizeAlg.convolution(FilterType.bilinear)),
+    Image.Resampling.BICUBIC: ResizeOptions(ResizeAlg.convolution(FilterType.catmull_rom)),
+}
 INTERPOLATION = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -42,9 +49,7 @@ class CentreCrop:
         across, down = width / resized_width, height / resized_height
         right, bottom = (left + self.size) * across, (top + self.size) * down
         box = (left * across, top * down, min(right, width), min(bottom, height))
-        resized = Image.fromarray(image).resize(
-            (self.size, self.size), INTERPOLATION[self.interpolation], box=box
-        )
+        resized = Image.fromarray(image).resize((self.size, self.size), INTERPOLATION[self.interpolation], box=box)
         return np.asarray(resized)
 
 
@@ -61,8 +66,8 @@ class TrainTransform:
 
     def __call__(self, image: np.ndarray, random: np.random.Generator) -> np.ndarray:
         box = random_box(image.shape[1], image.shape[0], self.crop_scale, self.crop_ratio, random)
-        cut = np.ascontiguousarray(image[box[1] : box[3], box[0] : box[2]])
-        picture = Image.fromarray(cut).resize((self.size, self.size), self._resample(random))
+        cut = image[box[1] : box[3], box[0] : box[2]]
+        picture = Image.fromarray(resize(cut, self.size, self._resample(random)))
         if random.random() < self.flip:
             picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return np.asarray(self.augment(picture, self._resample(random), random))
@@ -71,6 +76,22 @@ class TrainTransform:
         if self.interpolation != "random":
             return INTERPOLATION[self.interpolation]
         return INTERPOLATION["bilinear" if random.random() < 0.5 else "bicubic"]
+
+
+def resize(image: np.ndarray, size: int, resample: Image.Resampling) -> np.ndarray:
+    """As Pillow's resize to size × size, several times as fast.
+
+    Equal to Pillow's within one grey level, bicubic within a few where it overshoots.
+    """
+    if resample not in CONVOLUTION:
+        return np.asarray(Image.fromarray(np.ascontiguousarray(image)).resize((size, size), resample))
+    if not hasattr(_thread, "resizer"):  # it is not made for use by two threads at a time
+        _thread.resizer = Resizer()
+    height, width = image.shape[:2]
+    source = ImageData(width, height, PixelType.U8x3, image.tobytes())
+    target = ImageData(size, size, PixelType.U8x3)
+    _thread.resizer.resize(source, target, CONVOLUTION[resample])
+    return np.frombuffer(target.get_buffer(), np.uint8).reshape(size, size, 3)
 
 
 def random_box(

@@ -25,9 +25,7 @@ class Everywhere:
 
     def __init__(self, root: Path, layout: str):
         self.root, self.layout = root, layout
-        self.names = places.names_from_paths(
-            places.files.read_list(LISTS / "Places_LT_train.txt", places.CLASSES)
-        )
+        self.names = places.names_from_paths(places.files.read_list(LISTS / "Places_LT_train.txt", places.CLASSES))
 
     def make(self, name: str) -> None:
         part = places.files.read_list(LISTS / f"Places_LT_{name}.txt", places.CLASSES)
@@ -76,9 +74,7 @@ def test_both_list_layouts_mean_the_same_images(tmp_path: Path):
     plain = places.load(str(tmp_path))
     easy = places.load(str(tmp_path), str(LISTS))
     assert plain.class_names == easy.class_names
-    assert [plain.fingerprint(s) for s in plain.splits] == [
-        easy.fingerprint(s) for s in easy.splits
-    ]
+    assert [plain.fingerprint(s) for s in plain.splits] == [easy.fingerprint(s) for s in easy.splits]
 
 
 @needs_lists
