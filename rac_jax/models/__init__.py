@@ -8,6 +8,7 @@ from flax import nnx
 
 from rac_jax.models import efficientnet_lite as lite
 from rac_jax.models import preprocessing
+from rac_jax.models.clip_text import ClipText
 from rac_jax.models.efficientnet_lite import EfficientNetLite
 from rac_jax.models.preprocessing import Preprocessing
 
@@ -24,6 +25,7 @@ class Variant:
 
 
 _VARIANTS = {
+    "clip_text": Variant(ClipText),
     "efficientnet_lite0": Variant(EfficientNetLite, {}, preprocessing.EFFICIENTNET_LITE),
     "efficientnet_lite1": Variant(
         EfficientNetLite, {"stages": lite.scaled_stages(1.0, 1.1)}, preprocessing.EFFICIENTNET_LITE

@@ -11,13 +11,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rac_jax.models import layers
+from rac_jax.models import initialisers, layers
 
 BatchNormMode = Literal["frozen", "update"]
 Padding = Literal["same", "symmetric"]
 _MOMENTUM = 0.9  # of the running statistics; PyTorch calls it 0.1
-
-_fan_out = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 class BatchNorm(nnx.Module):
@@ -73,8 +71,7 @@ class ConvNorm(nnx.Module):
         rngs: nnx.Rngs,
     ):
         shape = (size, size, width_out) if depthwise else (size, size, width_in, width_out)
-        init = nnx.initializers.normal((2.0 / (size * size)) ** 0.5) if depthwise else _fan_out
-        self.kernel = nnx.Param(init(rngs.params(), shape, jnp.float32))
+        self.kernel = nnx.Param(initialisers.fan_out(rngs.params(), shape))
         self.norm = BatchNorm(width_out, epsilon=epsilon, mode=batch_norm)
         self.stride = stride
         self.padding = padding
@@ -106,9 +103,15 @@ def _pads(padding: Padding, length: int, size: int, stride: int) -> tuple[int, i
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> jax.Array:
-    """[B, H, W, I] with [k, k, I, O] to [B, H', W', O]; a 1 × 1 kernel is a matrix product."""
-    if kernel.shape[:2] == (1, 1):
+    """[B, H, W, I] with [k, k, I, O] to [B, H', W', O]; a small kernel is a matrix product."""
+    size, _, width_in, width_out = kernel.shape
+    if size == 1:
         return layers.dense(x[:, ::stride, ::stride, :], kernel[0, 0])
+    if size * size * width_in <= 32:  # a 3 × 3 stem over colours: twice as fast on a CPU
+        padded = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+        height, width = _output_size(x, kernel, stride, pads)
+        taps = [_tap(padded, i, j, stride, height, width) for i in range(size) for j in range(size)]
+        return layers.dense(jnp.concatenate(taps, axis=-1), kernel.reshape(-1, width_out))
     order = ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, pads, dimension_numbers=order)
 

@@ -104,7 +104,7 @@ class EfficientNetLite(nnx.Module):
                 self.blocks.append(Block(width, stage, stage.stride if i == 0 else 1, drop, **options))
                 width = stage.width
         self.top = ConvNorm(width, feature_width, 1, **options)
-        self.head = layers.Dense(feature_width, num_classes, init=layers.xavier, rngs=rngs) if num_classes else None
+        self.head = layers.classifier(feature_width, num_classes, rngs=rngs)
         self.feature_width = feature_width
         self.preprocessing = preprocessing
         self.remat = remat

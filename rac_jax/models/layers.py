@@ -14,10 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-Initializer = Callable[..., jax.Array]
-
-truncated_normal: Initializer = nnx.initializers.truncated_normal(stddev=0.02)
-xavier: Initializer = nnx.initializers.xavier_uniform()
+from rac_jax.models import initialisers
 
 
 class Dense(nnx.Module):
@@ -29,11 +26,11 @@ class Dense(nnx.Module):
         width_out: int,
         *,
         bias: bool = True,
-        init: Initializer = truncated_normal,
+        init: initialisers.Initialiser = initialisers.small,
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
-        self.kernel = nnx.Param(init(rngs.params(), (width_in, width_out), jnp.float32))
+        self.kernel = nnx.Param(init(rngs.params(), (width_in, width_out)))
         self.bias = nnx.Param(jnp.zeros((width_out,), jnp.float32)) if bias else None
         self.dtype = dtype
 
@@ -41,6 +38,11 @@ class Dense(nnx.Module):
         """[..., width_in] to [..., width_out] in the compute dtype."""
         bias = None if self.bias is None else self.bias[...].astype(self.dtype)
         return dense(x.astype(self.dtype), self.kernel[...].astype(self.dtype), bias)
+
+
+def classifier(width: int, num_classes: int, *, rngs: nnx.Rngs) -> Dense | None:
+    """The linear head [width, num_classes], computed in float32; None when there are no classes."""
+    return Dense(width, num_classes, init=initialisers.xavier, rngs=rngs) if num_classes else None
 
 
 def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax.Array:

@@ -7,8 +7,9 @@ from typing import TypeVar
 import numpy as np
 from flax import nnx
 
+from rac_jax.models.clip_text import ClipText
 from rac_jax.models.efficientnet_lite import EfficientNetLite
-from rac_jax.weights import efficientnet_names, merging, tensor_files
+from rac_jax.weights import clip_names, efficientnet_names, merging, tensor_files
 from rac_jax.weights.catalogue import resolve
 from rac_jax.weights.tensor_files import digest
 
@@ -40,6 +41,8 @@ def load(
 
 def _convert(tensors: tensor_files.Tensors, model: nnx.Module) -> dict[str, np.ndarray]:
     match model:
+        case ClipText():
+            return clip_names.convert_text(tensors)
         case EfficientNetLite():
             return efficientnet_names.convert(tensors, model)
     raise TypeError(f"no weights of other projects are known for {type(model).__name__}")

@@ -48,6 +48,18 @@ def dense_rules(pattern: str, target: str) -> tuple[Rule, ...]:
     )
 
 
+def qkv_rules(patterns: Iterable[str], target: str) -> tuple[Rule, ...]:
+    """Queries, keys and values kept apart as three torch Linears, joined to one."""
+    return tuple(
+        rule
+        for i, pattern in enumerate(patterns)
+        for rule in (
+            Rule(pattern + r"\.weight", f"{target}.kernel#{i}", linear),
+            Rule(pattern + r"\.bias", f"{target}.bias#{i}"),
+        )
+    )
+
+
 def layer_norm_rules(pattern: str, target: str) -> tuple[Rule, ...]:
     """Weight and bias of a torch LayerNorm."""
     return (Rule(pattern + r"\.weight", target + ".scale"), Rule(pattern + r"\.bias", target + ".bias"))

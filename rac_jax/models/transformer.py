@@ -1,0 +1,50 @@
+"""The transformer block that ViT and CLIP's text tower share: norm first, then attention or MLP, added back."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from rac_jax.models import layers
+
+
+class Block(nnx.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); optionally each scaled per channel (LayerScale)."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        mlp_width: int,
+        *,
+        activation: str,
+        epsilon: float,
+        drop: float = 0.0,
+        layer_scale: float | None = None,
+        dtype: Any,
+        rngs: nnx.Rngs,
+    ):
+        self.norm1 = layers.LayerNorm(width, epsilon=epsilon)
+        self.attention = layers.Attention(width, heads, dtype=dtype, rngs=rngs)
+        self.norm2 = layers.LayerNorm(width, epsilon=epsilon)
+        self.up = layers.Dense(width, mlp_width, dtype=dtype, rngs=rngs)
+        self.down = layers.Dense(mlp_width, width, dtype=dtype, rngs=rngs)
+        if layer_scale is not None:
+            self.scale1 = nnx.Param(jnp.full((width,), layer_scale, jnp.float32))
+            self.scale2 = nnx.Param(jnp.full((width,), layer_scale, jnp.float32))
+        self.scaled = layer_scale is not None
+        self.activation = activation
+        self.drop = drop
+
+    def __call__(self, x: jax.Array, *, bias: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
+        """Tokens [B, T, D] to [B, T, D]; `bias` is added to attention scores, `key` drives stochastic depth."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        mixed = self.attention(self.norm1(x), bias)
+        if self.scaled:
+            mixed = mixed * self.scale1[...].astype(x.dtype)[None, None, :]
+        x = x + layers.drop_path(mixed, self.drop, keys[0])
+        mixed = self.down(layers.activation(self.activation)(self.up(self.norm2(x))))
+        if self.scaled:
+            mixed = mixed * self.scale2[...].astype(x.dtype)[None, None, :]
+        return x + layers.drop_path(mixed, self.drop, keys[1])
