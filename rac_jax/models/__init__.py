@@ -11,6 +11,7 @@ from rac_jax.models import preprocessing
 from rac_jax.models.clip_text import ClipText
 from rac_jax.models.efficientnet_lite import EfficientNetLite
 from rac_jax.models.preprocessing import Preprocessing
+from rac_jax.models.vit import ViT
 
 __all__ = ["NAMES", "Preprocessing", "create"]
 
@@ -24,7 +25,24 @@ class Variant:
     preprocessing: Preprocessing | None = None
 
 
+_CLIP_IMAGE = {
+    "norm_before": True,
+    "patch_bias": False,
+    "activation": "quick_gelu",
+    "epsilon": 1e-5,
+    "projection": 512,
+}
+
 _VARIANTS = {
+    "vit_ti16": Variant(ViT, {"width": 192, "heads": 3}, preprocessing.HALF),
+    "vit_s16": Variant(ViT, {"width": 384, "heads": 6}, preprocessing.HALF),
+    "vit_b16": Variant(ViT, {}, preprocessing.HALF),
+    "vit_b32": Variant(ViT, {"patch": 32}, preprocessing.HALF),
+    "vit_l16": Variant(ViT, {"width": 1024, "depth": 24, "heads": 16}, preprocessing.HALF),
+    "dinov2_s14": Variant(ViT, {"patch": 14, "width": 384, "heads": 6, "layer_scale": 1e-5}, preprocessing.IMAGENET),
+    "dinov2_b14": Variant(ViT, {"patch": 14, "layer_scale": 1e-5}, preprocessing.IMAGENET),
+    "clip_image_b16": Variant(ViT, _CLIP_IMAGE, preprocessing.CLIP),
+    "clip_image_b32": Variant(ViT, {**_CLIP_IMAGE, "patch": 32}, preprocessing.CLIP),
     "clip_text": Variant(ClipText),
     "efficientnet_lite0": Variant(EfficientNetLite, {}, preprocessing.EFFICIENTNET_LITE),
     "efficientnet_lite1": Variant(
