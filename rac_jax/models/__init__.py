@@ -11,6 +11,7 @@ from rac_jax.models import preprocessing
 from rac_jax.models.clip_text import ClipText
 from rac_jax.models.efficientnet_lite import EfficientNetLite
 from rac_jax.models.preprocessing import Preprocessing
+from rac_jax.models.resnet import ResNet
 from rac_jax.models.vit import ViT
 
 __all__ = ["NAMES", "Preprocessing", "create"]
@@ -44,6 +45,12 @@ _VARIANTS = {
     "clip_image_b16": Variant(ViT, _CLIP_IMAGE, preprocessing.CLIP),
     "clip_image_b32": Variant(ViT, {**_CLIP_IMAGE, "patch": 32}, preprocessing.CLIP),
     "clip_text": Variant(ClipText),
+    "resnet50": Variant(ResNet, {}, preprocessing.IMAGENET),
+    "resnet152d": Variant(
+        ResNet,
+        {"blocks": (3, 8, 36, 3), "stem_widths": (32, 32, 64), "average_shortcut": True},
+        preprocessing.IMAGENET,
+    ),
     "efficientnet_lite0": Variant(EfficientNetLite, {}, preprocessing.EFFICIENTNET_LITE),
     "efficientnet_lite1": Variant(
         EfficientNetLite, {"stages": lite.scaled_stages(1.0, 1.1)}, preprocessing.EFFICIENTNET_LITE

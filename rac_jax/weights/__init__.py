@@ -9,8 +9,9 @@ from flax import nnx
 
 from rac_jax.models.clip_text import ClipText
 from rac_jax.models.efficientnet_lite import EfficientNetLite
+from rac_jax.models.resnet import ResNet
 from rac_jax.models.vit import ViT
-from rac_jax.weights import clip_names, efficientnet_names, merging, tensor_files, vit_names
+from rac_jax.weights import clip_names, efficientnet_names, merging, resnet_names, tensor_files, vit_names
 from rac_jax.weights.catalogue import resolve
 from rac_jax.weights.tensor_files import digest
 
@@ -46,6 +47,8 @@ def _convert(tensors: tensor_files.Tensors, model: nnx.Module) -> dict[str, np.n
             return clip_names.convert_text(tensors)
         case EfficientNetLite():
             return efficientnet_names.convert(tensors, model)
+        case ResNet():
+            return resnet_names.convert(tensors, model)
         case ViT():
             return vit_names.convert(tensors, model)
     raise TypeError(f"no weights of other projects are known for {type(model).__name__}")
