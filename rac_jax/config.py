@@ -23,6 +23,10 @@ def default() -> ConfigDict:
     c.data.root = ""  # the folder with the images
     c.data.lists = ""  # the folder with the list files; "" = the root
     c.data.text_levels = "species"  # inat2018: a class's text, as in "species" or "genus family order"
+    c.data.imbalance = 0.0  # make training long-tailed: first class / last class; 0 = as it is
+    c.data.val_share = 0.1  # held out of each class where a folder or table has no splits of its own
+    c.data.test_share = 0.2
+    c.data.on_bad_image = "error"  # an image that cannot be decoded: error | skip (and count)
     c.data.seed = 0  # how a data set that is split or made long-tailed here is drawn
     c.data.image_size = 224  # what B and E see
     c.data.crop = 0.95  # evaluation: resize to image_size / crop, then cut the centre
@@ -104,6 +108,7 @@ def default() -> ConfigDict:
 CHOICES = {
     "data.interpolation": ("bicubic", "bilinear", "nearest"),
     "data.train_interpolation": ("random", "bicubic", "bilinear", "nearest"),
+    "data.on_bad_image": ("error", "skip"),
     "model.branches": ("both", "base", "retrieval"),
     "model.scale": ("paper", "sqrt", "learned"),
     "model.dtype": ("bfloat16", "float32"),
@@ -119,11 +124,11 @@ AT_LEAST_ONE = (
     "train.log_every", "eval.batch_size", "checkpoint.every", "checkpoint.keep",
 )  # fmt: skip
 NOT_NEGATIVE = (
-    "seed", "data.seed", "data.workers", "memory.ef_search", "loss.tau", "optim.learning_rate",
+    "seed", "data.seed", "data.imbalance", "data.workers", "memory.ef_search", "loss.tau", "optim.learning_rate",
     "optim.min_learning_rate", "optim.text_learning_rate_factor", "optim.warmup_epochs",
     "optim.weight_decay", "train.steps", "eval.every", "eval.show",
 )  # fmt: skip
-SHARES = ("data.flip", "model.drop_path", "loss.smoothing", "optim.beta1", "optim.beta2")
+SHARES = ("data.flip", "data.val_share", "data.test_share", "model.drop_path", "loss.smoothing", "optim.beta1", "optim.beta2")
 POSITIVE = ("data.crop", "optim.epsilon", "optim.clip", "train.epochs")
 
 # Fields that may change between two starts of one run: they change no number that it computes.

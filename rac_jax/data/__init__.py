@@ -1,22 +1,60 @@
 """Where images come from, and how they become batches."""
 
+import dataclasses
+
 from ml_collections import ConfigDict
 
-from rac_jax.data import digits, inat, places, transforms
-from rac_jax.data.dataset import Dataset
+from rac_jax.data import cifar, digits, folder, imagenet, inat, long_tail, places, prepared, records, table, transforms
+from rac_jax.data.dataset import Dataset, Split
+from rac_jax.data.files import FileImages
 from rac_jax.data.randaugment import RandAugment
+from rac_jax.data.records import RecordImages
+
+KNOWN = """\
+digits, places_lt, inat2018, imagenet_lt, cifar10_lt, cifar100_lt; folder (config.data.root) or folder:DIR;
+table:FILE with a .csv, .jsonl or .parquet; tfds:NAME"""
 
 
 def create(config: ConfigDict) -> Dataset:
     """The data set that `config.data` names."""
     data = config.data
-    if data.name == "digits":
+    dataset = prepared.load(data.root, data.name) if prepared.is_prepared(data.root) else _load(data)
+    splits = {name: _with_settings(split, data) for name, split in dataset.splits.items()}
+    return dataclasses.replace(dataset, splits=splits)
+
+
+def _load(data: ConfigDict) -> Dataset:
+    kind, _, argument = data.name.partition(":")
+    shares = {"seed": data.seed, "val_share": data.val_share, "test_share": data.test_share}
+    if kind == "digits":
         return digits.load(data.seed)
-    if data.name == "places_lt":
+    if kind == "places_lt":
         return places.load(data.root, data.lists)
-    if data.name == "inat2018":
+    if kind == "inat2018":
         return inat.load(data.root, data.lists, data.text_levels)
-    raise ValueError(f"config.data.name is {data.name!r}; known: digits, places_lt, inat2018")
+    if kind == "imagenet_lt":
+        return imagenet.load(data.root, data.lists)
+    if kind in ("cifar10_lt", "cifar100_lt"):
+        classes = 10 if kind == "cifar10_lt" else 100
+        return cifar.load(classes, data.root, imbalance=data.imbalance, seed=data.seed)
+    if kind == "folder":
+        return _perhaps_thinned(folder.load(argument or data.root, **shares), data)
+    if kind == "table":
+        return _perhaps_thinned(table.load(argument, data.root, **shares), data)
+    if kind == "tfds":
+        return _perhaps_thinned(records.load(argument, data.root), data)
+    raise ValueError(f"config.data.name is {data.name!r}; known: {KNOWN}")
+
+
+def _perhaps_thinned(dataset: Dataset, data: ConfigDict) -> Dataset:
+    return long_tail.thin_out(dataset, data.imbalance, data.seed) if data.imbalance > 1 else dataset
+
+
+def _with_settings(split: Split, data: ConfigDict) -> Split:
+    images = split.images
+    if isinstance(images, FileImages | RecordImages):
+        images = dataclasses.replace(images, enough=2 * data.image_size)
+    return dataclasses.replace(split, images=images, on_bad_image=data.on_bad_image)
 
 
 def train_transform(config: ConfigDict) -> transforms.Transform:

@@ -18,6 +18,10 @@ class Images(Protocol):
         """One image: uint8 [H, W, 3], any size."""
         ...
 
+    def select(self, positions: np.ndarray) -> "Images":
+        """Only the images at these positions, in this order."""
+        ...
+
     def references(self) -> Sequence[str]:
         """A stable name for every image: what a memory stores to show where a key came from."""
         ...
@@ -39,6 +43,12 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def select(self, positions: np.ndarray) -> "Split":
+        """Only the images at these positions, in this order."""
+        captions = self.captions and [self.captions[position] for position in positions]
+        images, labels = self.images.select(positions), self.labels[positions]
+        return dataclasses.replace(self, images=images, labels=labels, captions=captions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +102,9 @@ class ArrayImages:
 
     def __getitem__(self, position: int) -> np.ndarray:
         return self.pixels[position]
+
+    def select(self, positions: np.ndarray) -> "ArrayImages":
+        return dataclasses.replace(self, pixels=self.pixels[positions])
 
     def references(self) -> Sequence[str]:
         return [f"{self.name}/{i}" for i in range(len(self))]

@@ -34,8 +34,9 @@ class BadImage(ValueError):
 def decode(encoded: bytes, name: str, enough: int = 0) -> np.ndarray:
     """The image as a viewer would show it: uint8 [H, W, 3]. `name` is for the error.
 
-    A JPEG whose sides are both at least twice `enough` (0 = none) is decoded at a fraction of its
-    size, such that both stay at least `enough`: far less work for a large photograph.
+    A JPEG is decoded at 1/8, 1/4 or 1/2 of its size if both sides then still have `enough` pixels
+    (0 = never): far less work for a large photograph. Resized to half of `enough`, the result is off
+    by about one grey level on average. Other fractions would be off by three.
     """
     try:
         if encoded.startswith(JPEG_START):
@@ -55,8 +56,9 @@ def _decode_jpeg(encoded: bytes, enough: int) -> np.ndarray | None:
         if space not in ("YCbCr", "Gray", "RGB"):
             return None
         _refuse_bomb(width, height)
-        least = enough if enough and min(width, height) >= 2 * enough else 0
-        image = simplejpeg.decode_jpeg(encoded, "RGB", min_height=least, min_width=least)
+        part = next((n for n in (8, 4, 2) if enough and min(width, height) >= n * enough), 1)
+        least = {"min_height": -(-height // part), "min_width": -(-width // part)} if part > 1 else {}
+        image = simplejpeg.decode_jpeg(encoded, "RGB", **least)
     except ValueError:
         return None
     if b"Exif\0\0" not in encoded[:4096]:

@@ -1,7 +1,6 @@
 """scikit-learn's 1,797 handwritten digits, made long-tailed: real images that need no download."""
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from rac_jax.data import dataset
 
@@ -17,6 +16,8 @@ def long_tail_counts(classes: int, most: int, fewest: int) -> np.ndarray:
 
 def load(seed: int) -> dataset.Dataset:
     """150 training zeros down to 5 nines; 25 test images a class; all others are validation."""
+    from sklearn.datasets import load_digits  # here: a second that no input worker needs to spend
+
     digits = load_digits()
     grey = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # the pixels go from 0 to 16
     pixels = np.repeat(grey[..., None], 3, axis=-1)

@@ -2,13 +2,14 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from rac_jax.data.dataset import Split
 from rac_jax.data.decode import BadImage, decode
+from rac_jax.data.missing import MissingData
 
 SPOT_CHECKS = 8  # files of a split that must exist before a run starts; `prepare` checks them all
 
@@ -35,6 +36,9 @@ class FileImages:
             raise BadImage(f"{path}: cannot be read ({error.strerror})") from error
         return decode(encoded, str(path), self.enough)
 
+    def select(self, positions: np.ndarray) -> "FileImages":
+        return dataclasses.replace(self, paths=self.paths[positions])
+
     def references(self) -> Sequence[str]:
         return [path.decode() for path in self.paths]
 
@@ -55,11 +59,12 @@ class ListFile:
     source: Path
     paths: list[str]
     labels: list[int]
+    lines: list[int]  # where each stands, from 1
 
 
 def read_list(source: Path, num_classes: int) -> ListFile:
     """Reads a list; what is wrong in it is reported by line."""
-    paths, labels = [], []
+    paths, labels, lines = [], [], []
     first_line: dict[str, int] = {}
     for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():
@@ -73,7 +78,8 @@ def read_list(source: Path, num_classes: int) -> ListFile:
             raise ValueError(f"{source}, line {number}: {path} is already on line {first_line[path]}")
         paths.append(path)
         labels.append(int(label))
-    return ListFile(source, paths, labels)
+        lines.append(number)
+    return ListFile(source, paths, labels, lines)
 
 
 def check_count(part: ListFile, expected: int) -> None:
@@ -91,9 +97,42 @@ def check_every_class(split: Split, class_names: Sequence[str], source: str) -> 
         raise ValueError(f"{source}: {len(empty)} classes have no training image: {names}")
 
 
-def missing_files(split: Split, checks: int = SPOT_CHECKS) -> list[str]:
-    """Those of a few files, spread over the split, that do not exist."""
-    assert isinstance(split.images, FileImages)
-    spread = np.unique(np.linspace(0, len(split) - 1, checks).astype(int))
-    paths = [split.images.path(position) for position in spread]
-    return [str(path) for path in paths if not path.is_file()]
+def folder_names(train: ListFile, classes: int, class_of: Callable[[str], str]) -> tuple[str, ...]:
+    """The class that each label's paths name, by label; one label with two names is an error."""
+    names: dict[int, str] = {}
+    for path, label, line in zip(train.paths, train.labels, train.lines, strict=True):
+        name = class_of(path)
+        if names.setdefault(label, name) != name:
+            raise ValueError(f"{train.source}, line {line}: label {label} is {name!r} here, {names[label]!r} before")
+    absent = sorted(set(range(classes)) - set(names))
+    if absent:
+        raise ValueError(f"{train.source}: no image has the label {absent[0]}")
+    return tuple(names[label] for label in range(classes))
+
+
+def split_in_any_layout(
+    title: str,
+    name: str,
+    root: Path,
+    part: ListFile,
+    layouts: Sequence[Callable[[str, int], str]],
+    how_to_get: str,
+) -> Split:
+    """The list's images in the first layout (listed path, label -> path under the root) that exists."""
+    nearest: list[str] = []
+    for layout in layouts:
+        paths = [layout(path, label) for path, label in zip(part.paths, part.labels, strict=True)]
+        missing = [
+            f"{root / paths[position]} ({part.source.name}, line {part.lines[position]})"
+            for position in spread(len(paths))
+            if not (root / paths[position]).is_file()
+        ]
+        if not missing:
+            return file_split(name, root, paths, part.labels)
+        nearest = missing if not nearest or len(missing) < len(nearest) else nearest
+    raise MissingData(title, str(root), nearest, how_to_get)
+
+
+def spread(count: int) -> list[int]:
+    """A few positions from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, SPOT_CHECKS).astype(int)).tolist()

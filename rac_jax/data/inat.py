@@ -5,11 +5,12 @@ report as test is its validation split: that is "test" here, and there is none t
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from rac_jax.data import files
 from rac_jax.data.dataset import Dataset
-from rac_jax.data.missing import MissingData, find_list
+from rac_jax.data.missing import find_list
 
 CLASSES = 8_142
 IMAGES = {"train": 437_513, "test": 24_426}
@@ -18,6 +19,11 @@ LISTED_AS = {
     "test": ["val2018.json", "iNaturalist18_val.txt"],
 }
 LEVELS = ("species", "genus", "family", "order", "class", "phylum", "kingdom", "supercategory")
+
+SHA256 = {
+    "categories.json": "9c7adca5cafad83bc015e21dc773580769ef641543c412708a08fd81ea99ceb0",
+    "iNaturalist18_val.txt": "efaeff65f80641b60864470e6f255aa69453406ef5717eec8c6681748f3a61f3",
+}
 
 HOW_TO_GET = """\
   lists:  train2018.json, val2018.json and categories.json, from the 2018 folder of
@@ -39,10 +45,8 @@ def load(root: str, lists: str = "", text_levels: str = "species") -> Dataset:
     for name, source in sources.items():
         part = read_json(source) if source.suffix == ".json" else files.read_list(source, CLASSES)
         files.check_count(part, IMAGES[name])
-        splits[name] = files.file_split(name, Path(root), part.paths, part.labels)
-        missing = files.missing_files(splits[name])
-        if missing:
-            raise MissingData("iNaturalist 2018", root, missing, HOW_TO_GET)
+        as_listed: list[Callable[[str, int], str]] = [lambda path, _: path]
+        splits[name] = files.split_in_any_layout("iNaturalist 2018", name, Path(root), part, as_listed, HOW_TO_GET)
     class_names = tuple(category["name"] for category in categories)
     files.check_every_class(splits["train"], class_names, str(sources["train"]))
     return Dataset("inat2018", class_names, class_texts(categories, text_levels), splits)
@@ -78,4 +82,5 @@ def read_json(source: Path) -> files.ListFile:
             raise ValueError(f"{source}: image {image} ({path}) has no annotation")
         if not 0 <= label < CLASSES:
             raise ValueError(f"{source}: image {image} ({path}) has category {label}; they go from 0 to {CLASSES - 1}")
-    return files.ListFile(source, list(paths.values()), [labels[image] for image in paths])
+    chosen = [labels[image] for image in paths]
+    return files.ListFile(source, list(paths.values()), chosen, list(range(1, len(paths) + 1)))

@@ -4,10 +4,17 @@ from pathlib import Path
 
 from rac_jax.data import files
 from rac_jax.data.dataset import Dataset, Split, words
-from rac_jax.data.missing import MissingData, find_list
+from rac_jax.data.missing import find_list
 
 CLASSES = 365
 IMAGES = {"train": 62_500, "val": 7_300, "test": 36_500}
+
+# Of the lists that go by train/…; others may be as good.
+SHA256 = {
+    "Places_LT_train.txt": "726c4871dcbf07ce2f857703bfe32e9a83ffbf52d704239f6d95c4f4f4c247f7",
+    "Places_LT_val.txt": "719e3cf3766c09134ea28f56f1036c78def511ac1ed2c2532a6beef78f2439ba",
+    "Places_LT_test.txt": "44eee8441c8098c59195465abede425721bc35525d75209f9433b161a6eb37bc",
+}
 
 HOW_TO_GET = """\
   lists:  Places_LT_train.txt, Places_LT_val.txt, Places_LT_test.txt, from the data folder that the
@@ -37,19 +44,9 @@ def names_from_paths(train: files.ListFile) -> tuple[str, ...]:
     """The folder of each label's images, by label.
 
     Not from a file of names: the lists that go by train/… number five classes otherwise than
-    categories_places365.txt does (desert_road, for one, is 116 there and 118 here).
+    categories_places365.txt does (desert_road, for one, is 116 here and 118 there).
     """
-    names: dict[int, str] = {}
-    for number, (path, label) in enumerate(zip(train.paths, train.labels, strict=True), start=1):
-        name = class_of(path)
-        if names.setdefault(label, name) != name:
-            raise ValueError(
-                f"{train.source}, line {number}: label {label} is {name!r} here and {names[label]!r} before"
-            )
-    absent = sorted(set(range(CLASSES)) - set(names))
-    if absent:
-        raise ValueError(f"{train.source}: no image has the label {absent[0]}")
-    return tuple(names[label] for label in range(CLASSES))
+    return files.folder_names(train, CLASSES, class_of)
 
 
 def class_of(path: str) -> str:
@@ -68,14 +65,10 @@ def layouts(path: str, class_name: str) -> dict[str, str]:
 
 
 def _split(name: str, root: Path, part: files.ListFile, class_names: tuple[str, ...]) -> Split:
-    """The split in the layout in which its spot checks exist."""
-    missing = {}
-    for layout in ("easy", "plain"):
-        pairs = zip(part.paths, part.labels, strict=True)
-        paths = [layouts(path, class_names[label])[layout] for path, label in pairs]
-        split = files.file_split(name, root, paths, part.labels)
-        missing[layout] = files.missing_files(split)
-        if not missing[layout]:
-            return split
-    nearest = min(missing.values(), key=len)
-    raise MissingData("Places365-LT", str(root), nearest, HOW_TO_GET)
+    def easy(path: str, label: int) -> str:
+        return layouts(path, class_names[label])["easy"]
+
+    def plain(path: str, label: int) -> str:
+        return layouts(path, class_names[label])["plain"]
+
+    return files.split_in_any_layout("Places365-LT", name, root, part, [easy, plain], HOW_TO_GET)

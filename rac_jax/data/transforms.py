@@ -18,6 +18,7 @@ from rac_jax.data.randaugment import RandAugment
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
+LONGEST = 10  # times its width an image may be long in evaluation
 _thread = threading.local()
 CONVOLUTION = {
     Image.Resampling.BILINEAR: ResizeOptions(ResizeAlg.convolution(FilterType.bilinear)),
@@ -39,18 +40,22 @@ class CentreCrop:
     interpolation: str
 
     def __call__(self, image: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        image = _without_far_ends(image)
         height, width = image.shape[:2]
         shorter = math.floor(self.size / self.crop)
-        resized_width = max(shorter, int(shorter * width / height))
-        resized_height = max(shorter, int(shorter * height / width))
-        left = round((resized_width - self.size) / 2)
-        top = round((resized_height - self.size) / 2)
-        # Only the pixels of the crop are computed; the filter still sees those beyond its border.
-        across, down = width / resized_width, height / resized_height
-        right, bottom = (left + self.size) * across, (top + self.size) * down
-        box = (left * across, top * down, min(right, width), min(bottom, height))
-        resized = Image.fromarray(image).resize((self.size, self.size), INTERPOLATION[self.interpolation], box=box)
-        return np.asarray(resized)
+        longer = int(shorter * max(height, width) / min(height, width))
+        size = (longer, shorter) if width > height else (shorter, longer)
+        resized = Image.fromarray(image).resize(size, INTERPOLATION[self.interpolation])
+        left, top = round((size[0] - self.size) / 2), round((size[1] - self.size) / 2)
+        return np.asarray(resized.crop((left, top, left + self.size, top + self.size)))
+
+
+def _without_far_ends(image: np.ndarray) -> np.ndarray:
+    """A strip much longer than wide would become huge; only its middle is looked at."""
+    height, width = image.shape[:2]
+    side = LONGEST * min(height, width)
+    top, left = max(0, (height - side) // 2), max(0, (width - side) // 2)
+    return np.ascontiguousarray(image[top : top + side, left : left + side])
 
 
 @dataclasses.dataclass(frozen=True)

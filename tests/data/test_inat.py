@@ -72,7 +72,7 @@ def test_json_and_list(small: Path):
 
 def test_what_is_missing_is_named(small: Path):
     (small / "train_val2018/Aves/1/2.jpg").unlink()
-    with pytest.raises(MissingData, match=r"Aves/1/2.jpg\n[\s\S]*train_val2018.tar.gz"):
+    with pytest.raises(MissingData, match=r"Aves/1/2.jpg \(train2018.json.*\n[\s\S]*train_val2018.tar.gz"):
         inat.load(str(small))
     (small / "train2018.json").unlink()
     with pytest.raises(MissingData, match=r"train2018.json or .*iNaturalist18_train.txt"):

@@ -123,7 +123,7 @@ def test_missing_root_list_and_image_are_named(small: Path):
     with pytest.raises(MissingData, match=re.escape(str(small / "nowhere"))):
         places.load(str(small / "nowhere"))
     (small / "train/bar/2.jpg").unlink()
-    with pytest.raises(MissingData, match=r"bar/2.jpg\n[\s\S]*places2.csail"):
+    with pytest.raises(MissingData, match=r"bar/2.jpg \(Places_LT_train.txt, line 3\)\n[\s\S]*places2.csail"):
         places.load(str(small))
     (small / "Places_LT_val.txt").unlink()
     with pytest.raises(MissingData, match=r"Missing:\n .*Places_LT_val.txt"):

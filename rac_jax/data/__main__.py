@@ -1,0 +1,34 @@
+"""Shows the data set of a config: python -m rac_jax.data --config=configs/demo.py [--out=FOLDER]
+
+Prints the counts and writes frequencies.png, train.png (augmented samples) and test.png.
+"""
+
+from pathlib import Path
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from rac_jax import data
+from rac_jax.data import show
+
+CONFIG = config_flags.DEFINE_config_file("config", "configs/demo.py", "whose data to show")
+OUT = flags.DEFINE_string("out", "", "the folder for the pictures; default: runs/<config's name>/data")
+
+
+def main(_: list[str]) -> None:
+    config = CONFIG.value
+    dataset = data.create(config)
+    print(show.counts_table(dataset))
+    out = Path(OUT.value or f"runs/{config.name}/data")
+    out.mkdir(parents=True, exist_ok=True)
+    train = show.contact_sheet(dataset, dataset.split("train"), data.train_transform(config), seed=config.seed)
+    pictures = {"frequencies": show.frequency_plot(dataset.class_counts), "train": train}
+    if "test" in dataset.splits:
+        pictures["test"] = show.contact_sheet(dataset, dataset.split("test"), data.eval_transform(config), seed=None)
+    for name, picture in pictures.items():
+        picture.save(out / f"{name}.png")
+        print(f"wrote {out / name}.png")
+
+
+if __name__ == "__main__":
+    app.run(main)

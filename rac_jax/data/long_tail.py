@@ -1,0 +1,54 @@
+"""Making a balanced data set long-tailed, and splitting one that comes in one piece."""
+
+import dataclasses
+
+import numpy as np
+
+from rac_jax.data.dataset import Dataset
+
+
+def exponential_counts(classes: int, most: int, imbalance: float) -> np.ndarray:
+    """Class counts that fall exponentially from `most` to `most / imbalance`, cut to integers.
+
+    The rule of CIFAR-LT: with 100 classes, 500 and 100 they add up to 10,847. [classes] int
+    """
+    ranks = np.arange(classes) / max(classes - 1, 1)
+    return np.maximum((most * (1 / imbalance) ** ranks).astype(int), 1)
+
+
+def long_tailed(labels: np.ndarray, classes: int, imbalance: float, seed: int) -> np.ndarray:
+    """Positions of a long-tailed part of the images, in order. labels: [N] -> [M] int"""
+    available = np.bincount(labels, minlength=classes)
+    wanted = exponential_counts(classes, int(available.max()), imbalance)
+    random = np.random.default_rng(seed)
+    chosen = []
+    for label in range(classes):
+        mine = random.permutation(np.flatnonzero(labels == label))
+        chosen.append(mine[: wanted[label]])
+    return np.sort(np.concatenate(chosen))
+
+
+def held_out(labels: np.ndarray, shares: dict[str, float], seed: int) -> dict[str, np.ndarray]:
+    """Positions for train and for each named share, drawn class by class; train gets at least one.
+
+    labels: [N]; the result's arrays are in order.
+    """
+    random = np.random.default_rng(seed)
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("train", *shares)}
+    for label in np.unique(labels):
+        mine = random.permutation(np.flatnonzero(labels == label))
+        left = len(mine) - 1
+        start = 0
+        for name, share in shares.items():
+            count = min(round(share * len(mine)), left - start)
+            parts[name].append(mine[start : start + count])
+            start += count
+        parts["train"].append(mine[start:])
+    return {name: np.sort(np.concatenate(positions)) for name, positions in parts.items()}
+
+
+def thin_out(dataset: Dataset, imbalance: float, seed: int) -> Dataset:
+    """The data set with its training split made long-tailed; the other splits stay as they are."""
+    train = dataset.split("train")
+    chosen = train.select(long_tailed(train.labels, dataset.num_classes, imbalance, seed))
+    return dataclasses.replace(dataset, splits={**dataset.splits, "train": chosen})

@@ -1,0 +1,99 @@
+"""Images in records that TensorFlow Datasets describes: any of its data sets, or what `prepare` wrote."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from tqdm import tqdm
+
+from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.data.decode import decode
+
+SPLITS = {"train": ("train",), "val": ("validation", "val", "valid"), "test": ("test",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordImages:
+    """Encoded images in ArrayRecord files, decoded when asked for."""
+
+    name: str  # of the data set; "" = the root is its folder
+    root: str
+    split: str
+    positions: np.ndarray  # [N] int64: the records of this split that are in it
+    paths: np.ndarray | None = None  # [N] bytes: what file each image was, where that is known
+    enough: int = 0  # see decode
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        encoded = source(self.name, self.root, self.split)[int(self.positions[position])]["image"]
+        return decode(encoded, f"{self.name or self.root}, {self.split} {self.positions[position]}", self.enough)
+
+    def select(self, positions: np.ndarray) -> "RecordImages":
+        paths = None if self.paths is None else self.paths[positions]
+        return dataclasses.replace(self, positions=self.positions[positions], paths=paths)
+
+    def references(self) -> Sequence[str]:
+        if self.paths is not None:
+            return [path.decode() for path in self.paths]
+        return [f"{self.split}/{position}" for position in self.positions]
+
+    def fingerprint(self) -> str:
+        if self.paths is not None:  # the same as that of the files, so a memory of those stays valid
+            return hashlib.sha256(b"\n".join(self.paths)).hexdigest()
+        info = builder(self.name, self.root).info
+        digest = hashlib.sha256(f"{info.full_name} {self.split}".encode())
+        digest.update(np.ascontiguousarray(self.positions).tobytes())
+        return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=8)
+def builder(name: str, root: str) -> Any:
+    """What knows the data set's files and features."""
+    if not name:
+        return tfds.builder_from_directory(root)
+    return tfds.builder(name, data_dir=root or None)
+
+
+@functools.lru_cache(maxsize=8)
+def source(name: str, root: str, split: str) -> Any:
+    """Random access to the records of a split: image bytes and label. Opened once a process."""
+    skip = {"image": tfds.decode.SkipDecoding()}
+    return builder(name, root).as_data_source(split, decoders=skip)
+
+
+def load(name: str, root: str) -> Dataset:
+    """The TFDS data set `name`, prepared as ArrayRecord under the root ("" = TFDS's own folder)."""
+    found = builder(name, root)
+    features = found.info.features
+    if "image" not in features or "label" not in features:
+        raise ValueError(f"tfds:{name} has the features {list(features)}; an image and a label are needed")
+    if not Path(found.data_dir).is_dir():
+        raise FileNotFoundError(
+            f"tfds:{name} is not prepared: there is no {found.data_dir}. Where TensorFlow is installed:\n"
+            f"  tfds build {name} --file_format=array_record --data_dir={root or '~/tensorflow_datasets'}"
+        )
+    class_names = tuple(features["label"].names)
+    splits = {}
+    for split, spellings in SPLITS.items():
+        known = next((spelling for spelling in spellings if spelling in found.info.splits), None)
+        if known:
+            splits[split] = _split(name, root, split, known)
+    if "train" not in splits:
+        raise ValueError(f"tfds:{name} has the splits {list(found.info.splits)}; train is needed")
+    if "test" not in splits and "val" in splits:  # the only held-out images are the test
+        splits["test"] = dataclasses.replace(splits.pop("val"), name="test")
+    return Dataset(name, class_names, tuple(words(name) for name in class_names), splits)
+
+
+def _split(name: str, root: str, split: str, known_as: str) -> Split:
+    records = source(name, root, known_as)
+    bar = tqdm(range(len(records)), desc=f"{name}: labels of {split}", unit="img", leave=False)
+    labels = np.array([records[position]["label"] for position in bar], np.int32)
+    return Split(split, RecordImages(name, root, known_as, np.arange(len(records))), labels)
