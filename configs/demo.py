@@ -1,27 +1,52 @@
-"""demo"""
+"""RAC on 466 handwritten digits, long-tailed: the whole system in a few minutes on a CPU, with no download.
+
+    python -m rac_jax.main --config=configs/demo.py             # RAC
+    python -m rac_jax.main --config=configs/demo.py:base        # base branch only, LACE
+    python -m rac_jax.main --config=configs/demo.py:retrieval   # retrieval branch only, LACE
+    python -m rac_jax.main --config=configs/demo.py:ce          # RAC under cross-entropy
+    python -m rac_jax.main --config=configs/demo.py:balce       # RAC under balanced cross-entropy
+
+Data: scikit-learn's digits; ten classes with 150 down to 5 training images, 25 test images each.
+B and E: EfficientNet-Lite0, pretrained on ImageNet, at 64 pixels. T: a small CLIP text transformer,
+from scratch, with CLIP's vocabulary. Learning rate and epochs were chosen on the validation split.
+Hardware: 2 CPU cores. Cost and results: the README's table.
+"""
 
 from ml_collections import ConfigDict
 
 from rac_jax import config
 
+VARIANTS = ("", "base", "retrieval", "ce", "balce")
+
 
 def get_config(variant: str = "") -> ConfigDict:
+    """The demo, or one of its comparisons."""
+    if variant not in VARIANTS:
+        raise config.ConfigError(f"configs/demo.py:{variant} is unknown; there are :{', :'.join(VARIANTS[1:])}")
     c = config.default()
-    c.name = "demo"
+    c.name = "_".join(filter(None, ("demo", variant)))
     c.data.name = "digits"
     c.data.image_size = 64
-    c.data.crop = 1.0
-    c.data.flip = 0.0
+    c.data.crop = 1.0  # the digits fill their 8 × 8 pixels
+    c.data.flip = 0.0  # a mirrored digit is no digit
     c.data.randaugment_layers = 0
+
     c.model.base = c.model.encoder = "efficientnet_lite0"
     c.model.base_weights = c.model.encoder_weights = "efficientnet_lite0:imagenet"
-    c.model.text_options = "width=128,depth=2,heads=4"
-    c.model.dtype = "float32"
-    c.model.scale = "paper"
-    c.optim.learning_rate = 1e-3
+    c.model.text_options = "width=64,depth=2,heads=4,projection=64"
+    c.model.scale = "paper"  # L/2 = 5; √10/2 is too flat for ten classes
+    c.model.dtype = "float32"  # bfloat16 is no faster on a CPU
+
+    c.optim.learning_rate = 3e-4
     c.optim.warmup_epochs = 2.0
     c.train.batch_size = 32
-    c.train.epochs = 20.0
+    c.train.epochs = 15.0
+    c.train.log_every = 15
     c.eval.batch_size = 128
-    c.checkpoint.every = 100
+    c.checkpoint.every = 75
+
+    if variant in ("base", "retrieval"):
+        c.model.branches = variant
+    if variant in ("ce", "balce"):
+        c.loss.name = variant
     return c

@@ -1,0 +1,45 @@
+"""iNaturalist 2018 by the paper's recipe: 437,513 training images of 8,142 species.
+
+    python -m rac_jax.main --config=configs/inat.py --config.data.root=DIR
+    python -m rac_jax.main --config=configs/inat.py:384           # at 384 × 384 pixels
+    python -m rac_jax.main --config=configs/inat.py:base          # base branch only, LACE
+    python -m rac_jax.main --config=configs/inat.py:paper         # RAC with the paper's own scale, lookup and index
+
+DIR holds the competition's images (train_val2018) and its JSON files, or the list files. Weights as in
+configs/places.py. A start without any of them says which file is missing and where it goes.
+Hardware: the paper's batch of 50 is for 1, 2, 5 or 10 GPUs; on 8 add --config.train.batch_size=48.
+Cost and result: not yet run.
+"""
+
+from ml_collections import ConfigDict
+
+from rac_jax import config
+
+VARIANTS = ("", "384", "base", "paper")
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """The recipe for iNaturalist 2018, or one of its comparisons."""
+    if variant not in VARIANTS:
+        raise config.ConfigError(f"configs/inat.py:{variant} is unknown; there are :{', :'.join(VARIANTS[1:])}")
+    c = config.default()
+    c.name = "_".join(filter(None, ("inat", variant)))
+    c.data.name = "inat2018"
+    c.data.workers = 16
+    c.data.image_size = 384 if variant == "384" else 224
+    c.model.base = c.model.encoder = "vit_b16"
+    c.model.base_weights = c.model.encoder_weights = "vit_b16:augreg_in21k"
+    c.model.text = "clip_text"
+    c.model.text_weights = "clip_b16"
+    c.optim.learning_rate = 1e-4
+    c.train.batch_size = 50
+    c.train.epochs = 20.0
+    c.eval.batch_size = 200
+    c.checkpoint.every = 5000
+    if variant == "base":
+        c.model.branches = variant
+    if variant == "paper":
+        c.model.scale = "paper"
+        c.memory.exclude = "first"
+        c.memory.ef_search = 16
+    return c

@@ -1,0 +1,42 @@
+"""Places365-LT by the paper's recipe: 62,500 training images, 365 scenes, 4,980 down to 5 images each.
+
+    python -m rac_jax.main --config=configs/places.py --config.data.root=DIR
+    python -m rac_jax.main --config=configs/places.py:base        # base branch only, LACE
+    python -m rac_jax.main --config=configs/places.py:retrieval   # retrieval branch only, LACE
+    python -m rac_jax.main --config=configs/places.py:paper       # RAC with the paper's own scale, lookup and index
+
+DIR holds the 256 × 256 images of Places365-Standard and the Places365-LT lists. Weights: AugReg's
+ViT-B/16 (ImageNet-21k) for B and E, and OpenAI's CLIP ViT-B/16 file for T, in --config.weights_dir.
+A start without any of them says which file is missing and where it goes.
+Hardware: written for 8 GPUs. Cost and result: not yet run.
+"""
+
+from ml_collections import ConfigDict
+
+from rac_jax import config
+
+VARIANTS = ("", "base", "retrieval", "paper")
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """The recipe for Places365-LT, or one of its comparisons."""
+    if variant not in VARIANTS:
+        raise config.ConfigError(f"configs/places.py:{variant} is unknown; there are :{', :'.join(VARIANTS[1:])}")
+    c = config.default()  # the defaults are the paper's: optimiser, augmentation, k, loss
+    c.name = "_".join(filter(None, ("places", variant)))
+    c.data.name = "places_lt"
+    c.data.workers = 16
+    c.model.base = c.model.encoder = "vit_b16"
+    c.model.base_weights = c.model.encoder_weights = "vit_b16:augreg_in21k"
+    c.model.text = "clip_text"
+    c.model.text_weights = "clip_b16"
+    c.optim.learning_rate = 5e-5
+    c.train.batch_size = 200
+    c.train.epochs = 30.0
+    if variant in ("base", "retrieval"):
+        c.model.branches = variant
+    if variant == "paper":
+        c.model.scale = "paper"
+        c.memory.exclude = "first"
+        c.memory.ef_search = 16
+    return c
