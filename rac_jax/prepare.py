@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 from rac_jax import config, data
 from rac_jax.data import inat, places, shards
-from rac_jax.data.dataset import Dataset, Split
-from rac_jax.data.prepared import MANIFEST
+from rac_jax.data.dataset import Dataset
+from rac_jax.data.prepared import MANIFEST, packed_name
 from rac_jax.data.show import counts_table
 from rac_jax.files import write_json, write_text
 
@@ -55,13 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(counts_table(dataset))
     _print_checksums(Path(options.lists or options.root))
     out = Path(options.out) if options.out else None
-    bad = [line for split in dataset.splits.values() for line in _go_through(dataset, split, out, options)]
+    bad = _go_through(dataset, out, options.workers)
     _print_bad(bad, out)
     if bad and not options.skip_bad:
         return 1
     if out:
-        _finish(dataset, out, options.name, bad)
-        print(f"packed into {out}: train with --config.data.name={options.name} --config.data.root={out}")
+        name = packed_name(options.name)
+        _finish(dataset, out, name, bad)
+        print(f"packed into {out}: train with --config.data.name={name} --config.data.root={out}")
     return 0
 
 
@@ -77,21 +78,20 @@ def _config(options: argparse.Namespace) -> Any:
     return settings
 
 
-def _go_through(dataset: Dataset, split: Split, out: Path | None, options: argparse.Namespace) -> list[str]:
-    """Decode every image of a split once and, if there is an `out`, pack it. Returns what is bad."""
-    jobs = shards.plan(split, dataset, out)
+def _go_through(dataset: Dataset, out: Path | None, workers: int) -> list[str]:
+    """Decode every image once and, if there is an `out`, pack it. Returns what is bad."""
+    jobs = [job for split in dataset.splits.values() for job in shards.plan(split, dataset, out)]
     todo = [job for job in jobs if not job.finished()]
+    bad = {job: job.bad() for job in jobs if job not in todo}
     with (
-        ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool,
-        tqdm(total=len(split), desc=split.name, unit="img", initial=len(split) - sum(len(job) for job in todo)) as bar,
+        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
+        tqdm(total=sum(map(len, jobs)), initial=sum(map(len, bad)), desc="check", unit="img") as bar,
     ):
         running = {pool.submit(shards.run, job): job for job in todo}
-        bad = {}
         for done in as_completed(running):
-            bad[running[done].number] = done.result()
+            bad[running[done]] = done.result()
             bar.update(len(running[done]))
-    bad |= {job.number: job.bad() for job in jobs if job.number not in bad}
-    return [line for number in sorted(bad) for line in bad[number]]
+    return [line for job in jobs for line in bad[job]]
 
 
 def _print_checksums(folder: Path) -> None:

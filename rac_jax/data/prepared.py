@@ -15,10 +15,16 @@ def is_prepared(root: str) -> bool:
     return bool(root) and Path(root, MANIFEST).is_file()
 
 
+def packed_name(name: str) -> str:
+    """What a packed data set goes by: a folder or table no longer depends on where it was."""
+    kind = name.partition(":")[0]
+    return kind if kind in ("folder", "table") else name
+
+
 def load(root: str, name: str) -> Dataset:
     """The data set in a prepared folder, which must be the one that the config names."""
     manifest = json.loads(Path(root, MANIFEST).read_text(encoding="utf-8"))
-    if manifest["config_name"] != name:
+    if manifest["config_name"] != packed_name(name):
         raise ValueError(
             f"config.data.name is {name!r}, but {root} was prepared from {manifest['config_name']!r}: "
             f"set --config.data.name={manifest['config_name']}"

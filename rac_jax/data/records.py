@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,7 +73,7 @@ def load(name: str, root: str) -> Dataset:
     features = found.info.features
     if "image" not in features or "label" not in features:
         raise ValueError(f"tfds:{name} has the features {list(features)}; an image and a label are needed")
-    if not Path(found.data_dir).is_dir():
+    if not known_splits(found):
         raise FileNotFoundError(
             f"tfds:{name} is not prepared: there is no {found.data_dir}. Where TensorFlow is installed:\n"
             f"  tfds build {name} --file_format=array_record --data_dir={root or '~/tensorflow_datasets'}"
@@ -82,14 +81,19 @@ def load(name: str, root: str) -> Dataset:
     class_names = tuple(features["label"].names)
     splits = {}
     for split, spellings in SPLITS.items():
-        known = next((spelling for spelling in spellings if spelling in found.info.splits), None)
+        known = next((spelling for spelling in spellings if spelling in known_splits(found)), None)
         if known:
             splits[split] = _split(name, root, split, known)
     if "train" not in splits:
-        raise ValueError(f"tfds:{name} has the splits {list(found.info.splits)}; train is needed")
+        raise ValueError(f"tfds:{name} has the splits {known_splits(found)}; train is needed")
     if "test" not in splits and "val" in splits:  # the only held-out images are the test
         splits["test"] = dataclasses.replace(splits.pop("val"), name="test")
     return Dataset(name, class_names, tuple(words(name) for name in class_names), splits)
+
+
+def known_splits(found: Any) -> list[str]:
+    """None, as long as it is not prepared."""
+    return list(found.info.splits)
 
 
 def _split(name: str, root: str, split: str, known_as: str) -> Split:

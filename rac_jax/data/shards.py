@@ -21,7 +21,7 @@ SHARD = 2_000  # images
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Job:
     """One shard: images to check and, if there is a folder, to pack."""
 
