@@ -1,0 +1,180 @@
+"""How fast images are decoded and augmented, beside a plain Pillow loop and, if it is there, timm.
+
+Images are scikit-learn's two sample photographs, encoded at quality 90. Each figure is the best of
+several rounds, and the contenders take turns, so that what else the machine does hits all alike.
+"""
+
+import dataclasses
+import functools
+import io
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from tqdm import tqdm
+
+from rac_jax import config, data
+from rac_jax.data import pipeline, randaugment, transforms
+from rac_jax.data.dataset import Split
+from rac_jax.data.decode import decode
+
+SIZES = ((256, 256), (500, 375))  # width, height: Places365's small images, a typical photograph
+ROUNDS, IMAGES = 5, 200
+BATCH, BATCHES = 50, 12
+Work = Callable[[bytes, np.random.Generator], Any]
+
+
+def main() -> None:
+    """Print a table for each size, then what the pipeline itself costs and how it scales."""
+    settings = config.default()
+    ours = data.train_transform(settings)
+    assert isinstance(ours, transforms.TrainTransform)
+    contenders: dict[str, Work] = {
+        "decode, Pillow": lambda encoded, _: np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB")),
+        "decode, ours": lambda encoded, _: decode(encoded, ""),
+        "recipe, Pillow": functools.partial(plain_pillow, ours),
+        "recipe, ours": lambda encoded, random: ours(decode(encoded, ""), random),
+    }
+    timm = timm_transform(ours)
+    if timm:
+        contenders["recipe, timm"] = timm
+    for size in SIZES:
+        rates = race(contenders, photographs(*size), f"{size[0]} × {size[1]}")
+        print(f"\n{size[0]} × {size[1]} JPEG, images/s on one core")
+        for name, rate in rates.items():
+            plain = rates[name.split(",")[0] + ", Pillow"]
+            print(f"  {name:<16}{rate:>7.0f}  {rate / plain:.2f} × Pillow")
+    print_pipeline(ours)
+
+
+def photographs(width: int, height: int) -> list[bytes]:
+    """The sample photographs, cut and resized to width × height, as JPEG."""
+    encoded = []
+    for pixels in load_sample_images().images:
+        picture = Image.fromarray(pixels)
+        scale = max(width / picture.width, height / picture.height)
+        size = round(picture.width * scale), round(picture.height * scale)
+        buffer = io.BytesIO()
+        picture.resize(size, Image.Resampling.BICUBIC).crop((0, 0, width, height)).save(buffer, "JPEG", quality=90)
+        encoded.append(buffer.getvalue())
+    return encoded
+
+
+def race(contenders: dict[str, Work], encoded: Sequence[bytes], title: str) -> dict[str, float]:
+    """Images a second of each, in turns."""
+    best = dict.fromkeys(contenders, 0.0)
+    for _, (name, work) in tqdm(list(itertools.product(range(ROUNDS), contenders.items())), desc=title, leave=False):
+        random = np.random.default_rng(0)
+        start = time.perf_counter()
+        for number in range(IMAGES):
+            work(encoded[number % len(encoded)], random)
+        best[name] = max(best[name], IMAGES / (time.perf_counter() - start))
+    return best
+
+
+def plain_pillow(like: transforms.TrainTransform, encoded: bytes, random: np.random.Generator) -> np.ndarray:
+    """The recipe as it is usually written: Pillow's decoder, resize and transforms."""
+    picture = Image.open(io.BytesIO(encoded)).convert("RGB")
+    box = transforms.random_box(picture.width, picture.height, like.crop_scale, like.crop_ratio, random)
+    resample = Image.Resampling.BILINEAR if random.random() < 0.5 else Image.Resampling.BICUBIC
+    picture = picture.crop(box).resize((like.size, like.size), resample)
+    if random.random() < like.flip:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    operations = tuple(randaugment.OPERATIONS.items())
+    for chosen in random.integers(len(operations), size=like.augment.layers):
+        name, (operation, scale) = operations[chosen]
+        magnitude = min(max(random.normal(like.augment.magnitude, like.augment.noise), 0.0), randaugment.MOST)
+        if random.random() < randaugment.APPLIED:
+            level = scale(magnitude, 1 if random.random() < 0.5 else -1)
+            picture = PILLOW.get(name, operation)(picture, level, resample)
+    return np.asarray(picture)
+
+
+def _affine(matrix: Callable[[float, Image.Image], tuple[float, ...]]) -> randaugment.Operation:
+    def transform(image: Image.Image, level: float, resample: Image.Resampling) -> Image.Image:
+        grey = (randaugment.GREY,) * 3
+        return image.transform(image.size, Image.Transform.AFFINE, matrix(level, image), resample, fillcolor=grey)
+
+    return transform
+
+
+PILLOW = {
+    "ShearX": _affine(lambda level, _: (1, level, 0, 0, 1, 0)),
+    "ShearY": _affine(lambda level, _: (1, 0, 0, level, 1, 0)),
+    "TranslateXRel": _affine(lambda level, image: (1, 0, level * image.width, 0, 1, 0)),
+    "TranslateYRel": _affine(lambda level, image: (1, 0, 0, 0, 1, level * image.height)),
+}
+
+
+def timm_transform(like: transforms.TrainTransform) -> Work | None:
+    """timm's own transform with this recipe, where timm is installed."""
+    try:
+        from timm.data import create_transform  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        return None
+    magnitude, noise = like.augment.magnitude, like.augment.noise
+    transform = create_transform(
+        like.size,
+        is_training=True,
+        scale=like.crop_scale,
+        ratio=like.crop_ratio,
+        hflip=like.flip,
+        color_jitter=None,
+        auto_augment=f"rand-m{magnitude:g}-n{like.augment.layers}-mstd{noise:g}-inc1",
+        interpolation="random",
+        mean=(0.5,) * 3,
+        std=(0.5,) * 3,
+        use_prefetcher=True,  # uint8 out, as ours
+    )
+    return lambda encoded, _: transform(Image.open(io.BytesIO(encoded)).convert("RGB"))
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedImages:
+    """Images in memory, decoded when asked for: a file system would only blur the measurement."""
+
+    encoded: tuple[bytes, ...]
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        return decode(self.encoded[position % len(self.encoded)], "")
+
+
+def print_pipeline(transform: transforms.Transform) -> None:
+    """Images a second: the bare calls, and Grain's iterator with 0, 1 and 2 worker processes."""
+    images: Any = EncodedImages(tuple(photographs(*SIZES[0])))
+    split = Split("train", images, np.zeros(len(images), np.int32))
+    bare, piped = [], {1: [0.0], 2: [0.0]}
+    for _ in tqdm(range(3), desc="pipeline", leave=False):
+        bare.append(_bare_rate(split, transform))
+        for workers in piped:
+            piped[workers].append(_piped_rate(split, transform, workers))
+    one, two = max(piped[1]), max(piped[2])
+    print(f"\nthe pipeline, 256 × 256 JPEG with the recipe, images/s ({os.cpu_count()} cores)")
+    print(f"  decode and augment, called in a loop {max(bare):>7.0f}")
+    print(f"  1 worker process                     {one:>7.0f}  overhead {max(bare) / one - 1:.1%}")
+    print(f"  2 worker processes                   {two:>7.0f}  {two / one:.2f} × one")
+
+
+def _bare_rate(split: Split, transform: transforms.Transform) -> float:
+    start = time.perf_counter()
+    for place in range(BATCH * 8):
+        transform(split.images[place], np.random.default_rng(place))
+    return BATCH * 8 / (time.perf_counter() - start)
+
+
+def _piped_rate(split: Split, transform: transforms.Transform, workers: int) -> float:
+    batches = pipeline.train_batches(split, transform, batch_size=BATCH, seed=0, workers=workers)
+    for _ in range(4 * workers):  # the workers have started, and their buffers are full
+        next(batches)
+    start = time.perf_counter()
+    for _ in range(BATCHES * workers):
+        next(batches)
+    return BATCH * BATCHES * workers / (time.perf_counter() - start)
