@@ -1,6 +1,7 @@
 """Encoders: images or tokens to features. `create` is the one way in."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,6 +9,8 @@ from flax import nnx
 
 from rac_jax.models import efficientnet_lite as lite
 from rac_jax.models import preprocessing
+from rac_jax.models.bag_of_words import Glove, RandomWords
+from rac_jax.models.bert import Bert
 from rac_jax.models.clip_text import ClipText
 from rac_jax.models.efficientnet_lite import EfficientNetLite
 from rac_jax.models.preprocessing import Preprocessing
@@ -21,7 +24,7 @@ __all__ = ["NAMES", "Preprocessing", "create"]
 class Variant:
     """A named model: the module that computes it and the arguments that make it that size."""
 
-    module: type[nnx.Module]
+    module: Callable[..., nnx.Module]
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
 
@@ -45,6 +48,10 @@ _VARIANTS = {
     "clip_image_b16": Variant(ViT, _CLIP_IMAGE, preprocessing.CLIP),
     "clip_image_b32": Variant(ViT, {**_CLIP_IMAGE, "patch": 32}, preprocessing.CLIP),
     "clip_text": Variant(ClipText),
+    "bert": Variant(Bert),
+    "minilm": Variant(Bert, {"width": 384, "depth": 6}),
+    "glove": Variant(Glove),
+    "random_words": Variant(RandomWords),
     "resnet50": Variant(ResNet, {}, preprocessing.IMAGENET),
     "resnet152d": Variant(
         ResNet,

@@ -141,12 +141,12 @@ def _sum_of_taps(padded: jax.Array, kernel: jax.Array, stride: int, height: int,
     # The barrier keeps XLA from testing the border anew for each tap.
     padded = jax.lax.optimization_barrier(padded)
     size = kernel.shape[0]
-    total = None
-    for i in range(size):
-        for j in range(size):
-            term = _tap(padded, i, j, stride, height, width) * kernel[i, j][None, None, None, :]
-            total = term if total is None else total + term
-    return total
+    terms = (
+        _tap(padded, i, j, stride, height, width) * kernel[i, j][None, None, None, :]
+        for i in range(size)
+        for j in range(size)
+    )
+    return functools.reduce(jnp.add, terms)
 
 
 def _depthwise_forward(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> Any:

@@ -96,7 +96,7 @@ class EfficientNetLite(nnx.Module):
     ):
         options: dict[str, Any] = dict(padding="same", epsilon=_EPSILON, batch_norm=batch_norm, dtype=dtype, rngs=rngs)
         self.stem = ConvNorm(3, _STEM_WIDTH, 3, stride=2, **options)
-        self.blocks = nnx.List()
+        self.blocks: nnx.List[Block] = nnx.List()
         width, total = _STEM_WIDTH, sum(stage.blocks for stage in stages)
         for stage in stages:
             for i in range(stage.blocks):

@@ -208,5 +208,5 @@ def drop_rates(last: float, depth: int) -> tuple[float, ...]:
 def run_block(block: nnx.Module, x: jax.Array, *, remat: bool, **options: Any) -> jax.Array:
     """block(x), and with `remat` its activations are computed again in the backward pass instead of kept."""
     if not remat:
-        return block(x, **options)  # type: ignore[operator]
+        return block(x, **options)
     return nnx.remat(lambda module, value: module(value, **options))(block, x)

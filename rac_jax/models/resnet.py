@@ -79,13 +79,13 @@ class ResNet(nnx.Module):
             "rngs": rngs,
         }
         size = 7 if len(stem_widths) == 1 else 3
-        self.stem = nnx.List()
+        self.stem: nnx.List[ConvNorm] = nnx.List()
         width = 3
         for i, stem_width in enumerate(stem_widths):
             self.stem.append(ConvNorm(width, stem_width, size, stride=2 if i == 0 else 1, **options))
             width = stem_width
         drops = iter(layers.drop_rates(drop_path, sum(blocks)))
-        self.stages = nnx.List()
+        self.stages: nnx.List[nnx.List[Bottleneck]] = nnx.List()
         for stage, (count, stage_width) in enumerate(zip(blocks, widths, strict=True)):
             self.stages.append(nnx.List())
             for i in range(count):

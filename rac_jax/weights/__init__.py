@@ -7,11 +7,23 @@ from typing import TypeVar
 import numpy as np
 from flax import nnx
 
+from rac_jax.models.bag_of_words import Glove
+from rac_jax.models.bert import Bert
 from rac_jax.models.clip_text import ClipText
 from rac_jax.models.efficientnet_lite import EfficientNetLite
 from rac_jax.models.resnet import ResNet
 from rac_jax.models.vit import ViT
-from rac_jax.weights import clip_names, efficientnet_names, merging, resnet_names, tensor_files, vit_names
+from rac_jax.weights import (
+    bert_names,
+    clip_names,
+    efficientnet_names,
+    glove,
+    hf_config,
+    merging,
+    resnet_names,
+    tensor_files,
+    vit_names,
+)
 from rac_jax.weights.catalogue import resolve
 from rac_jax.weights.tensor_files import digest
 
@@ -36,17 +48,24 @@ def load(
       expect_missing: first parts of parameter paths that keep their initial values, such as ("head",).
     """
     path = resolve(str(path_or_name), weights_dir)
-    arrays = _convert(tensor_files.read(path), model)
+    arrays = _convert(path, model)
     merging.merge(model, arrays, source=str(path), expect_missing=expect_missing)
     return model
 
 
-def _convert(tensors: tensor_files.Tensors, model: nnx.Module) -> dict[str, np.ndarray]:
+def _convert(path: pathlib.Path, model: nnx.Module) -> dict[str, np.ndarray]:
+    """The file's arrays under the model's paths and in its layouts."""
+    if isinstance(model, Glove):
+        return {"vectors": glove.vectors(path)}
+    tensors = tensor_files.read(path)
+    hf_config.check(model, tensor_files.config(path), path)
     match model:
+        case Bert():
+            return bert_names.convert(tensors)
         case ClipText():
             return clip_names.convert_text(tensors)
         case EfficientNetLite():
-            return efficientnet_names.convert(tensors, model)
+            return efficientnet_names.convert(tensors)
         case ResNet():
             return resnet_names.convert(tensors, model)
         case ViT():

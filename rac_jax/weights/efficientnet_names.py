@@ -4,51 +4,45 @@ import re
 
 import numpy as np
 
-from rac_jax.models.efficientnet_lite import EfficientNetLite
 from rac_jax.weights import renaming
-from rac_jax.weights.renaming import Rule
 from rac_jax.weights.tensor_files import Tensors
 
 
-def convert(tensors: Tensors, model: EfficientNetLite) -> dict[str, np.ndarray]:
+def convert(tensors: Tensors) -> dict[str, np.ndarray]:
     """File names to our paths, in our layouts."""
     if "_conv_stem.weight" in tensors:
         return renaming.rename(tensors, _ORIGINAL)
-    return _from_timm(tensors, model)
-
-
-def _conv_norm(convolution: str, norm: str, target: str, layout=renaming.convolution) -> tuple[Rule, ...]:
-    return (
-        Rule(convolution + r"\.weight", target + ".kernel", layout),
-        *renaming.batch_norm_rules(norm, target + ".norm"),
-    )
+    return _from_timm(tensors)
 
 
 _ORIGINAL = (
-    *_conv_norm("_conv_stem", "_bn0", "stem"),
-    *_conv_norm(r"_blocks\.(\d+)\._expand_conv", r"_blocks\.(\d+)\._bn0", r"blocks.\1.expand"),
-    *_conv_norm(
+    *renaming.conv_norm_rules("_conv_stem", "_bn0", "stem"),
+    *renaming.conv_norm_rules(r"_blocks\.(\d+)\._expand_conv", r"_blocks\.(\d+)\._bn0", r"blocks.\1.expand"),
+    *renaming.conv_norm_rules(
         r"_blocks\.(\d+)\._depthwise_conv", r"_blocks\.(\d+)\._bn1", r"blocks.\1.depthwise", renaming.depthwise
     ),
-    *_conv_norm(r"_blocks\.(\d+)\._project_conv", r"_blocks\.(\d+)\._bn2", r"blocks.\1.project"),
-    *_conv_norm("_conv_head", "_bn1", "top"),
+    *renaming.conv_norm_rules(r"_blocks\.(\d+)\._project_conv", r"_blocks\.(\d+)\._bn2", r"blocks.\1.project"),
+    *renaming.conv_norm_rules("_conv_head", "_bn1", "top"),
     *renaming.dense_rules("_fc", "head"),
 )
 
 
-def _from_timm(tensors: Tensors, model: EfficientNetLite) -> dict[str, np.ndarray]:
+def _from_timm(tensors: Tensors) -> dict[str, np.ndarray]:
     """timm counts blocks within stages, and names the parts of an unexpanded block differently."""
     numbered = [m.groups() for name in tensors if (m := re.match(r"blocks\.(\d+)\.(\d+)\.", name))]
     order = {pair: i for i, pair in enumerate(sorted(set(numbered), key=lambda p: (int(p[0]), int(p[1]))))}
-    rules = [*_conv_norm("conv_stem", "bn1", "stem"), *_conv_norm("conv_head", "bn2", "top")]
+    rules = [
+        *renaming.conv_norm_rules("conv_stem", "bn1", "stem"),
+        *renaming.conv_norm_rules("conv_head", "bn2", "top"),
+    ]
     rules += renaming.dense_rules("classifier", "head")
     for (stage, block), i in order.items():
         old, new = rf"blocks\.{stage}\.{block}\.", f"blocks.{i}."
         if f"blocks.{stage}.{block}.conv_pwl.weight" in tensors:
-            parts = ("conv_pw", "bn1", "expand"), ("conv_dw", "bn2", "depthwise"), ("conv_pwl", "bn3", "project")
+            parts = [("conv_pw", "bn1", "expand"), ("conv_dw", "bn2", "depthwise"), ("conv_pwl", "bn3", "project")]
         else:
-            parts = ("conv_dw", "bn1", "depthwise"), ("conv_pw", "bn2", "project")
+            parts = [("conv_dw", "bn1", "depthwise"), ("conv_pw", "bn2", "project")]
         for convolution, norm, target in parts:
             layout = renaming.depthwise if target == "depthwise" else renaming.convolution
-            rules += _conv_norm(old + convolution, old + norm, new + target, layout)
+            rules += renaming.conv_norm_rules(old + convolution, old + norm, new + target, layout)
     return renaming.rename(tensors, rules)

@@ -11,8 +11,8 @@ from rac_jax.weights.tensor_files import Tensors
 
 
 def parameters(model: nnx.Module) -> dict[str, nnx.Variable]:
-    """Every parameter and running statistic of the model, by its dotted path."""
-    state = nnx.state(model, nnx.Any(nnx.Param, nnx.BatchStat))
+    """Every array of the model, trained or not, by its dotted path."""
+    state = nnx.state(model)
     return {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from rac_jax.weights.tensor_files import Tensors
 
+Layout = Callable[[np.ndarray], np.ndarray]
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -22,7 +24,7 @@ class Rule:
 
     pattern: str
     target: str | None
-    layout: Callable[[np.ndarray], np.ndarray] = lambda array: array
+    layout: Layout = lambda array: array
 
 
 def linear(array: np.ndarray) -> np.ndarray:
@@ -72,6 +74,14 @@ def batch_norm_rules(pattern: str, target: str) -> tuple[Rule, ...]:
         Rule(pattern + r"\.running_mean", target + ".mean"),
         Rule(pattern + r"\.running_var", target + ".variance"),
         Rule(pattern + r"\.num_batches_tracked", None),
+    )
+
+
+def conv_norm_rules(kernel: str, norm: str, target: str, layout: Layout = convolution) -> tuple[Rule, ...]:
+    """A torch convolution without bias, and the BatchNorm after it."""
+    return (
+        Rule(kernel + r"\.weight", target + ".kernel", layout),
+        *batch_norm_rules(norm, target + ".norm"),
     )
 
 

@@ -16,20 +16,15 @@ def convert(tensors: Tensors, model: ResNet) -> dict[str, np.ndarray]:
     return renaming.rename(_stages_from_0(tensors), rules)
 
 
-def _conv_norm(convolution: str, norm: str, target: str) -> tuple[Rule, ...]:
-    return (
-        Rule(convolution + r"\.weight", target + ".kernel", renaming.convolution),
-        *renaming.batch_norm_rules(norm, target + ".norm"),
-    )
-
-
 def _stem(convolutions: int) -> tuple[Rule, ...]:
     """One layer is conv1 and bn1; three are a sequence of convolution, norm and ReLU whose last norm is bn1."""
     if convolutions == 1:
-        return _conv_norm("conv1", "bn1", "stem.0")
+        return renaming.conv_norm_rules("conv1", "bn1", "stem.0")
     last = convolutions - 1
     norms = [rf"conv1\.{3 * i + 1}" for i in range(last)] + ["bn1"]
-    return tuple(rule for i, norm in enumerate(norms) for rule in _conv_norm(rf"conv1\.{3 * i}", norm, f"stem.{i}"))
+    return tuple(
+        rule for i, norm in enumerate(norms) for rule in renaming.conv_norm_rules(rf"conv1\.{3 * i}", norm, f"stem.{i}")
+    )
 
 
 def _blocks(average_shortcut: bool) -> tuple[Rule, ...]:
@@ -40,7 +35,7 @@ def _blocks(average_shortcut: bool) -> tuple[Rule, ...]:
     return tuple(
         rule
         for convolution, norm, target in parts
-        for rule in _conv_norm(old + convolution, old + norm, r"stages.\1.\2." + target)
+        for rule in renaming.conv_norm_rules(old + convolution, old + norm, r"stages.\1.\2." + target)
     )
 
 

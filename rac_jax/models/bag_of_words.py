@@ -1,0 +1,74 @@
+"""Bags of words, which the paper compares CLIP's text tower to: the mean of the words' vectors, never trained."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from rac_jax.models import layers
+from rac_jax.models.bert import PAD, mean_of_present
+
+
+class Fixed(nnx.Variable):
+    """An array that belongs to the model and is never trained."""
+
+
+class Glove(nnx.Module):
+    """Vectors from a file. Id 0 is padding, and word i of the file has id i + 1."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 400_001,
+        width: int = 300,
+        context_length: int = 0,
+        num_classes: int = 0,
+        dtype: Any = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        """An empty table of vectors. A sequence may have any length: context_length and dtype change nothing."""
+        del context_length, dtype
+        self.vectors = Fixed(jnp.zeros((vocab_size, width), jnp.float32))
+        self.feature_width = width
+        self.head = layers.classifier(width, num_classes, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Word ids int32 [B, T] to the mean of their vectors [B, width] or logits, float32."""
+        features = mean_of_present(self.vectors[...][tokens], tokens != PAD)
+        return features if self.head is None else self.head(features)
+
+
+class RandomWords(nnx.Module):
+    """Each id has its own vector of numbers in [0, 1), the same in every batch and every run, and kept nowhere."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 2**31 - 1,
+        width: int = 300,
+        seed: int = 0,
+        context_length: int = 0,
+        num_classes: int = 0,
+        dtype: Any = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        """No parameters but a head's. vocab_size, context_length and dtype change nothing: any id has a vector."""
+        del vocab_size, context_length, dtype
+        self.seed = seed
+        self.feature_width = width
+        self.head = layers.classifier(width, num_classes, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Word ids int32 [B, T] to the mean of their vectors [B, width] or logits, float32."""
+        features = mean_of_present(self.vectors(tokens), tokens != PAD)
+        return features if self.head is None else self.head(features)
+
+    def vectors(self, tokens: jax.Array) -> jax.Array:
+        """[B, T] to [B, T, width]: drawn from the id, so a word needs no table to be found in."""
+        key = jax.random.key(self.seed, impl="threefry2x32")
+
+        def draw(token: jax.Array) -> jax.Array:
+            return jax.random.uniform(jax.random.fold_in(key, token), (self.feature_width,), jnp.float32)
+
+        return jax.vmap(draw)(tokens.reshape(-1)).reshape(*tokens.shape, self.feature_width)
