@@ -5,11 +5,18 @@ import gzip
 import importlib.util
 import itertools
 import os
+import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from rac_jax.weights import catalogue, glove
+
 CLIP_MERGES = 49152 - 256 - 2  # the file holds more; CLIP's vocabulary stops here
 CLIP_LENGTH = 77
+BERT_LENGTH = 256  # BERT reads up to 512; attention's cost grows with the square
+WORDS_LENGTH = 128
+ANY_WORDS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +32,23 @@ class Tokenizer:
     pad: int = 0
 
 
-def create(name: str) -> Tokenizer:
-    """The tokenizer of the text encoder `name`."""
+def create(name: str, *, weights: str = "", weights_dir: str = "") -> Tokenizer:
+    """The tokenizer of the text encoder `name`.
+
+    Args:
+      name: of the encoder, as for `models.create`.
+      weights: of the encoder, a name or a path: BERT's and GloVe's vocabularies lie beside them. "" = the usual ones.
+      weights_dir: where named weights lie; "" = the environment variable RAC_JAX_WEIGHTS.
+    """
     if name == "clip_text":
         return clip()
-    raise ValueError(f"config.model.text is {name!r}; known: clip_text")
+    if name in ("bert", "minilm"):
+        return word_pieces(catalogue.resolve(weights or name, weights_dir))
+    if name == "glove":
+        return known_words(glove.words(catalogue.resolve(weights or "glove:6b_300d", weights_dir)))
+    if name == "random_words":
+        return any_words()
+    raise ValueError(f"config.model.text is {name!r}; known: clip_text, bert, minilm, glove, random_words")
 
 
 def clip() -> Tokenizer:
@@ -74,3 +93,44 @@ def _byte_letters() -> list[str]:
     """A visible letter for each byte, in the vocabulary's order: printable ones stand for themselves."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
+
+
+def word_pieces(path: Path, length: int = BERT_LENGTH) -> Tokenizer:
+    """BERT's word pieces, from the vocab.txt in a Hugging Face folder."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import BertTokenizer
+
+    file = (path if path.is_dir() else path.parent) / "vocab.txt"
+    if not file.is_file():
+        raise FileNotFoundError(f"BERT's vocabulary is not beside its weights: there is no {file}")
+    vocabulary = {piece: i for i, piece in enumerate(file.read_text(encoding="utf-8").splitlines())}
+    tokenizer = BertTokenizer(vocab=vocabulary)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+
+    start, end, pad = (vocabulary[piece] for piece in ("[CLS]", "[SEP]", "[PAD]"))
+    return Tokenizer(encode, len(vocabulary), length, start, end, tuple(encode([","])[0]), pad)
+
+
+def known_words(vocabulary: list[str], length: int = WORDS_LENGTH) -> Tokenizer:
+    """Words of a list: word i has id i + 1, other words are left out, and so are start, end and separators."""
+    ids = {word: i + 1 for i, word in enumerate(vocabulary)}
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [[ids[word] for word in _words(text) if word in ids] for text in texts]
+
+    return Tokenizer(encode, len(vocabulary) + 1, length, start=0, end=0, separator=())
+
+
+def any_words(length: int = WORDS_LENGTH) -> Tokenizer:
+    """Any word: its id is a checksum, so it needs no list and is the same in every run."""
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [[1 + zlib.crc32(word.encode()) % (ANY_WORDS - 1) for word in _words(text)] for text in texts]
+
+    return Tokenizer(encode, ANY_WORDS, length, start=0, end=0, separator=())
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower().replace("_", " "))

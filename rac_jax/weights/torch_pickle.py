@@ -7,6 +7,7 @@ anything is called. Tensors stay on disk (memory maps) until they are used.
 
 import collections
 import dataclasses
+import math
 import pathlib
 import pickle
 import struct
@@ -54,7 +55,8 @@ class _Tensor:
 
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
     numbers = (offset, *shape, *strides)
-    if not isinstance(storage, _Storage) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+    whole = all(isinstance(n, int) and n >= 0 for n in numbers) and len(shape) == len(strides)
+    if not isinstance(storage, _Storage) or not whole:
         raise RefusedFile("a tensor is described by something else than a storage and whole numbers")
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
@@ -184,7 +186,7 @@ def _view(tensor: _Tensor, storages: dict[str, np.ndarray], name: str, path: pat
     empty = 0 in tensor.shape
     if storage is None or storage.dtype != tensor.storage.dtype:
         raise RefusedFile(f"{path}: tensor {name} has no storage of {tensor.storage.dtype}")
-    if not empty and tensor.offset + reach >= storage.size:
+    if not empty and (tensor.offset + reach >= storage.size or math.prod(tensor.shape) > storage.size):
         raise RefusedFile(f"{path}: tensor {name} of shape {tensor.shape} reaches past the end of its storage")
     if empty:
         return np.zeros(tensor.shape, storage.dtype)

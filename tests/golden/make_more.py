@@ -1,4 +1,4 @@
-"""Makes bert_hf, clip_hf, clip_openai, vit_dinov2 and torch_files: tiny random checkpoints and what torch makes of them.
+"""Makes bert_hf, clip_hf, clip_openai, vit_dinov2 and torch_files: tiny checkpoints and what torch makes of them.
 
 Run where torch, timm, transformers and openai-clip are installed: python tests/golden/make_more.py
 Versions used: torch 2.13.0, timm 1.0.30, transformers 5.22.2, openai-clip 1.0.1.

@@ -1,0 +1,85 @@
+"""Strict merging: everything fits, or the error says what does not and nothing has changed."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from rac_jax import models, weights
+from rac_jax.weights import merging
+
+GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
+VIT = GOLDEN / "vit_timm" / "model.safetensors"
+SIZES = {"width": 64, "depth": 3, "heads": 4, "image_size": 64}
+
+
+def vit(**overrides):
+    return models.create("vit_b16", **{**SIZES, **overrides})
+
+
+def test_another_number_of_classes_needs_to_be_expected():
+    with pytest.raises(ValueError, match=r"! head\.kernel: the model has \(64, 5\), the file \(64, 21\)"):
+        weights.load(vit(num_classes=5), VIT)
+    model = vit(num_classes=5)
+    before = np.asarray(model.head.kernel[...])
+    weights.load(model, VIT, expect_missing=("head",))
+    np.testing.assert_array_equal(model.head.kernel[...], before)
+    np.testing.assert_array_equal(model.class_token[...], np.asarray(_file()["cls_token"]).reshape(-1))
+
+
+def _file():
+    return weights.tensor_files.read(VIT)
+
+
+def test_missing_and_extra_tensors_are_listed_and_nothing_changes():
+    model = vit(depth=4)
+    before = jax.tree.map(np.asarray, nnx.state(model))
+    with pytest.raises(ValueError, match=r"- blocks\.3\.attention\.out\.bias \(64,\)") as error:
+        weights.load(model, VIT)
+    assert "does not fit ViT" in str(error.value)
+    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.asarray, nnx.state(model)))
+    with pytest.raises(ValueError, match=r"\+ blocks\.2\.attention\.out\.bias \(64,\)"):
+        weights.load(vit(depth=2), VIT)
+
+
+def test_a_long_list_is_cut():
+    with pytest.raises(ValueError, match="… and 16 more"):
+        weights.load(vit(depth=6), VIT)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "clip_text", "bert", "efficientnet_lite0"])
+def test_the_weights_of_another_kind_of_model(name):
+    with pytest.raises(ValueError, match=r"\+ blocks\.0\.attn\.proj\.bias|… and"):
+        weights.load(nnx.eval_shape(lambda: models.create(name)), VIT)
+
+
+def test_another_patch_size_is_a_resolution_that_cannot_fit():
+    with pytest.raises(ValueError, match=r"! patch_embedding\.kernel: the model has \(192, 64\)"):
+        weights.load(vit(patch=8), VIT)
+
+
+def test_heads_and_activation_that_no_shape_shows():
+    with pytest.raises(ValueError, match="was trained with 4 heads, the model has heads=8"):
+        weights.load(vit(heads=8), GOLDEN / "vit_hf")
+    with pytest.raises(ValueError, match="trained with activation='gelu', the model has 'quick_gelu'"):
+        weights.load(vit(activation="quick_gelu"), GOLDEN / "vit_hf")
+
+
+def test_a_model_without_published_weights():
+    with pytest.raises(TypeError, match="no weights of other projects are known for RandomWords"):
+        weights.load(models.create("random_words"), VIT)
+
+
+def test_parameters_come_out_float32_from_any_type(tmp_path):
+    tensors = {name: np.asarray(array, np.float16) for name, array in _file().items()}
+    np.savez(tmp_path / "half.npz", **tensors)
+    model = weights.load(vit(), tmp_path / "half.npz")
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}
+
+
+def test_every_parameter_is_found_by_its_path():
+    paths = merging.parameters(vit(depth=1))
+    assert {"class_token", "position_embedding", "blocks.0.attention.qkv.kernel"} < set(paths)
