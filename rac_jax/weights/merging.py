@@ -16,26 +16,28 @@ def parameters(model: nnx.Module) -> dict[str, nnx.Variable]:
     return {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
 
 
-def merge(model: nnx.Module, arrays: Tensors, *, source: str, expect_missing: Sequence[str] = ()) -> None:
+def merge(model: nnx.Module, arrays: dict[str, np.ndarray], *, source: str, expect_missing: Sequence[str] = ()) -> None:
     """Overwrites the model's parameters in place; raises, having changed nothing, when any does not fit.
 
     Args:
       model: what to fill.
-      arrays: by our parameters' paths.
+      arrays: by our parameters' paths; taken out one by one, so that the weights are not in memory twice.
       source: the file's name, for the error.
       expect_missing: paths, or their first parts, that keep their initial values whatever the file has.
     """
     wanted = parameters(model)
     fresh = {path for path in wanted if _under(path, expect_missing)}
-    given = {path: array for path, array in arrays.items() if not _under(path, expect_missing)}
-    if "head" not in {path.split(".")[0] for path in wanted}:
-        # Features only: the file's classifier has no place to go, and nobody asked for one.
-        given = {path: array for path, array in given.items() if not _under(path, ("head",))}
-    lines = _differences(wanted, given, fresh)
+    unwanted = list(expect_missing)
+    if not any(_under(path, ("head",)) for path in wanted):
+        unwanted.append("head")  # features only: the file's classifier has no place to go, and nobody asked for one
+    for path in [path for path in arrays if _under(path, unwanted)]:
+        del arrays[path]
+    lines = _differences(wanted, arrays, fresh)
     if lines:
         raise ValueError(_report(lines, model, source))
-    for path, array in given.items():
-        wanted[path].set_value(jnp.asarray(np.asarray(array, dtype=np.float32)))
+    for path in list(arrays):
+        # An own copy: jax would otherwise read from the mapped file for as long as the model lives.
+        wanted[path].set_value(jnp.asarray(np.array(arrays.pop(path), dtype=np.float32, order="C")))
 
 
 def _under(path: str, prefixes: Sequence[str]) -> bool:

@@ -1,6 +1,8 @@
 """Strict merging: everything fits, or the error says what does not and nothing has changed."""
 
 import pathlib
+import time
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -83,3 +85,31 @@ def test_parameters_come_out_float32_from_any_type(tmp_path):
 def test_every_parameter_is_found_by_its_path():
     paths = merging.parameters(vit(depth=1))
     assert {"class_token", "position_embedding", "blocks.0.attention.qkv.kernel"} < set(paths)
+
+
+def test_a_full_sized_file_converts_fast_and_is_not_in_memory_twice(tmp_path):
+    """ViT-B/16 in vit_jax's names, whose queries, keys and values have to be joined."""
+    tensors = {"cls": (1, 1, 768), "Transformer/posembed_input/pos_embedding": (1, 197, 768)}
+    tensors |= {"embedding/kernel": (16, 16, 3, 768), "embedding/bias": (768,)}
+    tensors |= {f"Transformer/encoder_norm/{part}": (768,) for part in ("scale", "bias")}
+    for i in range(12):
+        block = f"Transformer/encoderblock_{i}/"
+        attention = block + "MultiHeadDotProductAttention_1/"
+        tensors |= {f"{block}LayerNorm_{n}/{part}": (768,) for n in (0, 2) for part in ("scale", "bias")}
+        for part in ("query", "key", "value"):
+            tensors |= {f"{attention}{part}/kernel": (768, 12, 64), f"{attention}{part}/bias": (12, 64)}
+        tensors |= {attention + "out/kernel": (12, 64, 768), attention + "out/bias": (768,)}
+        for n, shape in enumerate([(768, 3072), (3072, 768)]):
+            tensors |= {f"{block}MlpBlock_3/Dense_{n}/kernel": shape, f"{block}MlpBlock_3/Dense_{n}/bias": shape[1:]}
+    path = tmp_path / "full.npz"
+    np.savez(path, **{name: np.zeros(shape, np.float32) for name, shape in tensors.items()})
+    model = nnx.eval_shape(lambda: models.create("vit_b16"))
+    tracemalloc.start()
+    start = time.process_time()
+    weights.load(model, path)
+    seconds, peak = time.process_time() - start, tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    path_size = path.stat().st_size
+    path.unlink()
+    assert seconds < 5
+    assert peak < 2 * path_size
