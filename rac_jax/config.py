@@ -26,7 +26,7 @@ def default() -> ConfigDict:
     c.data.imbalance = 0.0  # make training long-tailed: first class / last class; 0 = as it is
     c.data.val_share = 0.1  # held out of each class where a folder or table has no splits of its own
     c.data.test_share = 0.2
-    c.data.on_bad_image = "error"  # an image that cannot be decoded: error | skip (and count)
+    c.data.on_bad_image = "error"  # that cannot be decoded: error | skip (decodes all once, at the start)
     c.data.seed = 0  # how a data set that is split or made long-tailed here is drawn
     c.data.image_size = 224  # what B and E see
     c.data.crop = 0.95  # evaluation: resize to image_size / crop, then cut the centre
@@ -128,7 +128,15 @@ NOT_NEGATIVE = (
     "optim.min_learning_rate", "optim.text_learning_rate_factor", "optim.warmup_epochs",
     "optim.weight_decay", "train.steps", "eval.every", "eval.show",
 )  # fmt: skip
-SHARES = ("data.flip", "data.val_share", "data.test_share", "model.drop_path", "loss.smoothing", "optim.beta1", "optim.beta2")
+SHARES = (
+    "data.flip",
+    "data.val_share",
+    "data.test_share",
+    "model.drop_path",
+    "loss.smoothing",
+    "optim.beta1",
+    "optim.beta2",
+)
 POSITIVE = ("data.crop", "optim.epsilon", "optim.clip", "train.epochs")
 
 # Fields that may change between two starts of one run: they change no number that it computes.

@@ -4,7 +4,20 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
-from rac_jax.data import cifar, digits, folder, imagenet, inat, long_tail, places, prepared, records, table, transforms
+from rac_jax.data import (
+    cifar,
+    digits,
+    folder,
+    imagenet,
+    inat,
+    long_tail,
+    places,
+    prepared,
+    records,
+    table,
+    transforms,
+    usable,
+)
 from rac_jax.data.dataset import Dataset, Split
 from rac_jax.data.files import FileImages
 from rac_jax.data.randaugment import RandAugment
@@ -19,8 +32,9 @@ def create(config: ConfigDict) -> Dataset:
     """The data set that `config.data` names."""
     data = config.data
     dataset = prepared.load(data.root, data.name) if prepared.is_prepared(data.root) else _load(data)
-    splits = {name: _with_settings(split, data) for name, split in dataset.splits.items()}
-    return dataclasses.replace(dataset, splits=splits)
+    splits = {name: _sized(split, data.image_size) for name, split in dataset.splits.items()}
+    dataset = dataclasses.replace(dataset, splits=splits)
+    return usable.without_bad(dataset) if data.on_bad_image == "skip" else dataset
 
 
 def _load(data: ConfigDict) -> Dataset:
@@ -50,11 +64,11 @@ def _perhaps_thinned(dataset: Dataset, data: ConfigDict) -> Dataset:
     return long_tail.thin_out(dataset, data.imbalance, data.seed) if data.imbalance > 1 else dataset
 
 
-def _with_settings(split: Split, data: ConfigDict) -> Split:
-    images = split.images
-    if isinstance(images, FileImages | RecordImages):
-        images = dataclasses.replace(images, enough=2 * data.image_size)
-    return dataclasses.replace(split, images=images, on_bad_image=data.on_bad_image)
+def _sized(split: Split, image_size: int) -> Split:
+    """Large images need not be decoded in full."""
+    if not isinstance(split.images, FileImages | RecordImages):
+        return split
+    return dataclasses.replace(split, images=dataclasses.replace(split.images, enough=2 * image_size))
 
 
 def train_transform(config: ConfigDict) -> transforms.Transform:

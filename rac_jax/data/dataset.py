@@ -39,7 +39,6 @@ class Split:
     images: Images
     labels: np.ndarray  # [N] int32
     captions: Sequence[str] | None = None  # what is known of each image, beyond its class
-    on_bad_image: str = "error"  # or "skip"; see pipeline.Examples
 
     def __len__(self) -> int:
         return len(self.labels)

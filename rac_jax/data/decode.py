@@ -8,7 +8,7 @@ import io
 
 import numpy as np
 import simplejpeg
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 MAX_PIXELS = 200_000_000  # more is taken for a decompression bomb: 600 MB for one image
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # so that Pillow does not warn of a photograph of 100 megapixels
@@ -45,8 +45,8 @@ def decode(encoded: bytes, name: str, enough: int = 0) -> np.ndarray:
                 return image
         return _decode_any(encoded)
     except Exception as error:  # Pillow's decoders raise almost anything
-        reason = str(error).replace("\n", " ") or "no reason given"
-        raise BadImage(f"{name}: not a usable image ({type(error).__name__}: {reason})") from error
+        reason = "of no known format" if isinstance(error, UnidentifiedImageError) else str(error).replace("\n", " ")
+        raise BadImage(f"{name}: not a usable image ({reason or type(error).__name__})") from error
 
 
 def _decode_jpeg(encoded: bytes, enough: int) -> np.ndarray | None:

@@ -1,8 +1,7 @@
 """Batches of examples, on Grain: deterministic, resumable, the same for any number of processes.
 
 A batch is a dict: image uint8 [b, S, S, 3], label int32 [b], id int32 [b] (the position in the
-split) and mask bool [b] (False for the padding of a last batch and for what could not be read). b is this
-process's share of the batch.
+split) and mask bool [b] (False for the padding of a last batch). b is this process's share of the batch.
 """
 
 import dataclasses
@@ -13,16 +12,13 @@ from collections.abc import Iterator
 import grain
 import jax
 import numpy as np
-from absl import logging
 
 from rac_jax.data.dataset import Split
-from rac_jax.data.decode import BadImage
 from rac_jax.data.transforms import Transform
 
 Batch = dict[str, np.ndarray]
 ENDLESS = 2**40  # batches
 MOST_THREADS = 16
-BLANK = np.zeros((1, 1, 3), np.uint8)  # stands for a bad image that is masked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,31 +39,13 @@ class Examples:
             seed = _epoch_seed(self.seed, epoch)
             last = len(self.split) - 1
             position = grain.experimental.index_shuffle(position, max_index=last, seed=seed, rounds=4)
-        position, image = self._read(position)
         inside = self.seed is not None or epoch == 0  # evaluation pads by starting over, masked
         return {
-            "image": self.transform(BLANK if image is None else image, self._random(place)),
+            "image": self.transform(self.split.images[position], self._random(place)),
             "label": np.asarray(self.split.labels[position], np.int32),
             "id": np.asarray(position, np.int32),
-            "mask": np.asarray(inside and image is not None),
+            "mask": np.asarray(inside),
         }
-
-    def _read(self, position: int) -> tuple[int, np.ndarray | None]:
-        """An image and its position. A bad image is an error, or is left out:
-
-        training reads the next usable one of the split in its place, evaluation masks it.
-        """
-        count = len(self.split)
-        for candidate in range(position, position + count):
-            try:
-                return candidate % count, self.split.images[candidate % count]
-            except BadImage as error:
-                if self.split.on_bad_image == "error":
-                    raise
-                _note_bad(str(error))
-                if self.seed is None:
-                    return position, None
-        raise BadImage(f"split {self.split.name}: not one of its {count} images is usable")
 
     def _random(self, place: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(key=[self.seed or 0, place]))
@@ -76,15 +54,6 @@ class Examples:
 @functools.lru_cache(maxsize=4)
 def _epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
-
-
-_bad_images: set[str] = set()  # what this process has left out
-
-
-def _note_bad(reason: str) -> None:
-    if reason not in _bad_images:
-        _bad_images.add(reason)
-        logging.warning("left out bad image number %d: %s", len(_bad_images), reason)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,28 @@
+"""ImageNet-LT by the recipe of Places365-LT: 115,846 training images, 1,000 classes, 1,280 down to 5 images.
+
+    python -m rac_jax.main --config=configs/imagenet_lt.py --config.data.root=DIR
+
+DIR holds ImageNet 2012 (train/ and val/), the ImageNet-LT lists and a file with the classes' names; a
+start without any of them says which is missing. The paper has no figures for ImageNet-LT. Note that
+the AugReg weights were trained on ImageNet-21k, which contains these images.
+Hardware: written for 8 GPUs. Cost and result: not yet run.
+"""
+
+from ml_collections import ConfigDict
+
+from rac_jax import config
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """There is only the one."""
+    if variant:
+        raise config.ConfigError(f"configs/imagenet_lt.py:{variant} is unknown; there are no variants")
+    c = config.default()
+    c.name = "imagenet_lt"
+    c.data.name = "imagenet_lt"
+    c.data.workers = 16
+    c.model.base = c.model.encoder = "vit_b16"
+    c.model.base_weights = c.model.encoder_weights = "vit_b16:augreg_in21k"
+    c.model.text = "clip_text"
+    c.model.text_weights = "clip_b16"
+    return c
