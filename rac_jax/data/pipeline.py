@@ -4,9 +4,11 @@ A batch is a dict: image uint8 [b, S, S, 3], label int32 [b], id int32 [b] (the 
 split) and mask bool [b] (False for the padding of a last batch). b is this process's share of the batch.
 """
 
+import atexit
 import dataclasses
 import functools
 import os
+import weakref
 from collections.abc import Iterator
 
 import grain
@@ -80,15 +82,18 @@ def train_batches(
     batch_size: int,
     seed: int,
     workers: int,
+    start: int = 0,
     process: int | None = None,
     processes: int | None = None,
 ) -> grain.DatasetIterator:
-    """Endless shuffled batches; the iterator's position can be saved and restored.
+    """Endless shuffled batches from batch number `start` on.
 
-    `process` of `processes` is by default this one of JAX's.
+    A batch is a function of the seed and its number alone, so a run's step is all that a checkpoint needs
+    to know, and the run may go on with other workers or processes. `process` of `processes` is by default
+    this one of JAX's.
     """
     share = _share(batch_size, process, processes)
-    return _batches(Examples(split, transform, seed), share, ENDLESS, workers)
+    return _batches(Examples(split, transform, seed), share, start, ENDLESS, workers)
 
 
 def eval_batches(
@@ -103,7 +108,7 @@ def eval_batches(
     """Every image of the split once, in order; the last batch is padded and masked."""
     share = _share(batch_size, process, processes)
     batches = -(-len(split) // batch_size)
-    return _batches(Examples(split, transform, None), share, batches, workers)
+    return _batches(Examples(split, transform, None), share, 0, batches, workers)
 
 
 def _share(batch_size: int, process: int | None, processes: int | None) -> ProcessShare:
@@ -114,12 +119,28 @@ def _share(batch_size: int, process: int | None, processes: int | None) -> Proce
     return ProcessShare(batch_size, process, processes)
 
 
-def _batches(examples: Examples, share: ProcessShare, batches: int, workers: int) -> grain.DatasetIterator:
-    stream = grain.MapDataset.range(batches * share.local_batch).map(share).map(examples)
+def _batches(examples: Examples, share: ProcessShare, first: int, last: int, workers: int) -> grain.DatasetIterator:
+    places = grain.MapDataset.range(first * share.local_batch, last * share.local_batch)
+    stream = places.map(share).map(examples)
     # The unit is a batch: each thread, or worker process, makes whole ones.
     threads = 1 if workers else min(os.cpu_count() or 1, MOST_THREADS)
     reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
     result = stream.batch(share.local_batch).to_iter_dataset(reading)
-    if workers:
-        result = result.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
-    return iter(result)
+    if not workers:
+        return iter(result)
+    shared = result.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+    iterator = iter(shared.map(_own))
+    atexit.register(_close, weakref.ref(iterator))
+    return iterator
+
+
+def _own(batch: Batch) -> Batch:
+    """A copy outside the memory shared with a worker, which is then free for the next batch."""
+    return {name: np.array(values) for name, values in batch.items()}
+
+
+def _close(iterator: "weakref.ref[grain.DatasetIterator]") -> None:
+    """Workers that are killed at exit would leave their shared memory behind."""
+    alive = iterator()
+    if alive is not None:
+        alive.close()
