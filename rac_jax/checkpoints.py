@@ -1,10 +1,12 @@
-"""Orbax checkpoints: the training state, the input's position, and which run and memory it was."""
+"""Orbax checkpoints: the training state, and which memory it was trained with.
+
+The step is the input's position too: batch number n is the same in every start of a run.
+"""
 
 import dataclasses
 from pathlib import Path
 from typing import Any
 
-import grain
 import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
@@ -29,7 +31,7 @@ class Checkpoints:
         """The newest step that was saved whole."""
         return self.manager.latest_step()
 
-    def save(self, step: int, state: Any, batches: grain.DatasetIterator, run: dict) -> None:
+    def save(self, step: int, state: Any, run: dict[str, Any]) -> None:
         """Save in the background; the arrays are copied before this returns."""
         if step == self.latest():
             return
@@ -37,35 +39,28 @@ class Checkpoints:
             step,
             args=ocp.args.Composite(
                 state=ocp.args.PyTreeSave(state),
-                data=grain.checkpoint.CheckpointSave(batches),
                 run=ocp.args.JsonSave(run),
             ),
         )
 
-    def restore(self, step: int, like: Any, batches: grain.DatasetIterator | None = None) -> Any:
-        """The state at `step`, or the part of it that `like` has, placed as `like` is.
-
-        With `batches`, the input's position is restored too.
-        """
+    def restore(self, step: int, like: Any) -> Any:
+        """The state at `step`, or the part of it that `like` has, placed as `like` is."""
         self._require(step)
-        items: dict[str, Any] = {
-            "state": ocp.args.PyTreeRestore(
-                like,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(like),
-                partial_restore=True,
-            )
-        }
-        if batches is not None:
-            items["data"] = grain.checkpoint.CheckpointRestore(batches)
-        return self.manager.restore(step, args=ocp.args.Composite(**items))["state"]
+        arguments = ocp.args.PyTreeRestore(
+            like, restore_args=ocp.checkpoint_utils.construct_restore_args(like), partial_restore=True
+        )
+        return self.manager.restore(step, args=ocp.args.Composite(state=arguments))["state"]
 
-    def run_info(self, step: int) -> dict:
+    def run_info(self, step: int) -> dict[str, Any]:
         """What `save` was told about the run."""
         self._require(step)
         return self.manager.restore(step, args=ocp.args.Composite(run=ocp.args.JsonRestore()))["run"]
 
-    def close(self) -> None:
-        """Wait for saves under way."""
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the save under way, also when the run is ending with an error."""
         self.manager.close()
 
     def _require(self, step: int) -> None:

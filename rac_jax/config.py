@@ -193,6 +193,14 @@ def field(config: Mapping[str, Any], name: str) -> Any:
     return config
 
 
+def names(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The dotted names of all fields."""
+    result: list[str] = []
+    for name, value in config.items():
+        result += names(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
+    return result
+
+
 def options(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A field such as "depth=3,batch_norm=update" as arguments: numbers and booleans, else strings."""
     result: dict[str, Any] = {}

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from rac_jax import data, files, metrics, sharding, states, system, workdirs
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
+from rac_jax.memory.lookup import KEEP_ALL
 from rac_jax.metrics import Counts
 from rac_jax.report import pictures, tables
 from rac_jax.report.tensorboard import TensorBoard
@@ -29,23 +30,19 @@ def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, 
     if not (workdir / "checkpoints").exists():
         raise FileNotFoundError(f"{workdir} holds no checkpoints; train first, or name its --workdir")
     workdirs.claim(config, workdir)
-    checkpoints = Checkpoints.open(workdir, config)
-    step = checkpoints.latest() if step is None else step
-    if step is None:
-        raise FileNotFoundError(f"{workdir / 'checkpoints'} is empty; train first")
     parts = system.create(config, workdir, pretrained=False)
-    memory = parts.retrieval.memory.fingerprint if parts.retrieval else None
-    if (trained_with := checkpoints.run_info(step)["memory"]) != memory:
-        logging.warning("this is memory %s; the run was trained with %s", memory, trained_with)
     _, params, stats = states.split(parts.model)
     like = {"params": params, "stats": stats}
     like = jax.device_put(like, sharding.state(parts.mesh, like))
-    state = checkpoints.restore(step, like)
-    checkpoints.close()
-    board = TensorBoard(workdir / "tensorboard")
-    result = evaluate(parts, state["params"], state["stats"], step, split, workdir, board)
-    board.close()
-    return result
+    with Checkpoints.open(workdir, config) as checkpoints, TensorBoard(workdir / "tensorboard") as board:
+        step = checkpoints.latest() if step is None else step
+        if step is None:
+            raise FileNotFoundError(f"{workdir / 'checkpoints'} is empty; train first")
+        state = checkpoints.restore(step, like)
+        memory = parts.retrieval.memory.fingerprint if parts.retrieval else None
+        if (trained_with := checkpoints.run_info(step)["memory"]) != memory:
+            logging.warning("this is memory %s; the run was trained with %s", memory, trained_with)
+        return evaluate(parts, state["params"], state["stats"], step, split, workdir, board)
 
 
 def evaluate(
@@ -157,8 +154,8 @@ def _show_neighbours(parts: system.System, split: str, step: int, board: TensorB
     transform = data.eval_transform(parts.config)
     nothing = np.random.default_rng(0)  # evaluation draws nothing
     pixels = np.stack([transform(images.images[i], nothing) for i in np.resize(chosen, size)])
-    placed = sharding.put_batch(parts.mesh, {"image": pixels, "own": np.full(size, -1, np.int32)})
-    found = jax.device_get(parts.retrieval(placed["image"], placed["own"], training=False))
+    placed = sharding.put_batch(parts.mesh, {"image": pixels, "own": np.full(size, KEEP_ALL, np.int32)})
+    found = jax.device_get(parts.retrieval(placed["image"], placed["own"]))
     for number, i in enumerate(chosen):
         rows = found["rows"][number][:SHOWN_NEIGHBOURS]
         rows = rows[rows >= 0]

@@ -5,6 +5,7 @@ import os
 # Before jax starts: with fewer host threads, steps that are not waited for deadlock on simulated CPU devices.
 os.environ.setdefault("PJRT_NPROC", "32")
 
+import difflib
 import sys
 import traceback
 from pathlib import Path
@@ -50,14 +51,35 @@ def run() -> None:
 
 
 def _parse(argv: list[str]) -> list[str]:
-    """absl's parser; what config_flags raises for a bad override becomes one line."""
+    """absl's parser; what it and config_flags raise for a bad flag becomes one message."""
     try:
-        return flags.FLAGS(argv)
+        rest = flags.FLAGS(argv)
+        _ = CONFIG.value.name  # a config file that does not load says so here
+        return rest
     except flags.Error as error:
         sys.exit(f"error: {error}")
     except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        message = error.args[0] if error.args else repr(error)
-        sys.exit(f"error: in --config or a --config.… override: {message}")
+        sys.exit(f"error: {_unknown_field(argv) or _gist(error)}")
+
+
+def _unknown_field(argv: list[str]) -> str:
+    """What is wrong with the first --config.… flag that names no field, if there is one."""
+    known = configs.names(configs.default())
+    for argument in argv:
+        name = argument.lstrip("-").partition("=")[0]
+        if name.startswith("config.") and name.removeprefix("config.") not in known:
+            near = difflib.get_close_matches(name.removeprefix("config."), known, n=3)
+            return f"there is no field {name}" + (f"; near it are {', '.join(near)}" if near else "")
+    return ""
+
+
+def _gist(error: BaseException) -> str:
+    """The last line of config_flags' report where that says it all: a missing file, or a message of ours."""
+    report = str(error).strip()
+    last = report.splitlines()[-1].strip() if report else repr(error)
+    if "No such file" in last or "ConfigError: " in last:
+        return last.rpartition("ConfigError: ")[2]
+    return report
 
 
 def _raised_here(error: BaseException) -> bool:

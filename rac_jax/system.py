@@ -17,7 +17,7 @@ from rac_jax import data, models, sharding, weights
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.pipeline import Batch
 from rac_jax.memory import build, index, retrieve
-from rac_jax.memory.lookup import Lookup
+from rac_jax.memory.lookup import KEEP_ALL, Lookup
 from rac_jax.memory.snippets import Snippets
 from rac_jax.memory.store import Memory
 from rac_jax.models import tokenizers
@@ -26,22 +26,25 @@ from rac_jax.models.rac import RAC
 
 @dataclasses.dataclass(frozen=True)
 class Retrieval:
-    """E, the memory, and the two programs that ask it: for training (a query is not its own neighbour) or not."""
+    """E, the memory, and the program that asks it."""
 
-    memory: Memory
     parameters: Any  # of E, on every device
-    lookups: dict[bool, Lookup]  # by training or not
-    programs: dict[bool, Callable[..., retrieve.Retrieved]]
+    lookup: Lookup
+    program: Callable[..., retrieve.Retrieved]
     train_fingerprint: str  # of the training split
 
-    def __call__(self, images: jax.Array, own: jax.Array, *, training: bool) -> retrieve.Retrieved:
-        """Tokens, rows and similarities for a placed batch of images [B, S, S, 3]."""
-        return self.programs[training](self.parameters, images, own)
+    @property
+    def memory(self) -> Memory:
+        return self.lookup.memory
+
+    def __call__(self, images: jax.Array, own: jax.Array) -> retrieve.Retrieved:
+        """Tokens, rows and similarities for images [B, S, S, 3] and their own rows [B], both placed."""
+        return self.program(self.parameters, images, own)
 
     def own_rows(self, batch: Batch, *, training: bool) -> np.ndarray:
-        """The memory's rows of a batch's own images, −1 where they are not to be excluded: [b] int32."""
+        """The memory's rows of a batch's own images, which training leaves out: [b] int32."""
         if not training:
-            return np.full_like(batch["id"], -1)
+            return np.full_like(batch["id"], KEEP_ALL)
         return self.memory.row_of(self.train_fingerprint, batch["id"])
 
 
@@ -61,12 +64,12 @@ class System:
             return sharding.put_batch(self.mesh, batch), None
         own = self.retrieval.own_rows(batch, training=training)
         placed = sharding.put_batch(self.mesh, batch | {"own": own})
-        return placed, self.retrieval(placed["image"], placed.pop("own"), training=training)
+        return placed, self.retrieval(placed["image"], placed.pop("own"))
 
     def check(self) -> None:
         """Raise what went wrong in a lookup, if anything did."""
-        for lookup in self.retrieval.lookups.values() if self.retrieval else ():
-            lookup.check()
+        if self.retrieval is not None:
+            self.retrieval.lookup.check()
 
 
 def create(config: ConfigDict, workdir: Path, *, pretrained: bool = True) -> System:
@@ -132,9 +135,6 @@ def _retrieval(
     memory = build.open_or_build(config, dataset, encoder, encode, parameters, folder=folder, mesh=mesh)
     snippets = Snippets.tokenise(memory.texts, tokenizer)
 
-    def lookup(exclude: str) -> Lookup:
-        return Lookup(memory, snippets, config.memory.k, index.ef_search(config), exclude)
-
-    lookups = {True: lookup(config.memory.exclude), False: lookup("none")}
-    programs = {use: retrieve.create(encode, part, mesh) for use, part in lookups.items()}
-    return Retrieval(memory, parameters, lookups, programs, dataset.fingerprint("train"))
+    lookup = Lookup(memory, snippets, config.memory.k, index.ef_search(config), config.memory.exclude)
+    program = retrieve.create(encode, lookup, mesh)
+    return Retrieval(parameters, lookup, program, dataset.fingerprint("train"))

@@ -34,13 +34,6 @@ def train(config: ConfigDict, workdir: Path) -> None:
     images = parts.dataset.split("train")
     total = optimizer.total_steps(config, len(images))
     last = min(config.train.steps or total, total)
-    batches = pipeline.train_batches(
-        images,
-        data.train_transform(config),
-        batch_size=config.train.batch_size,
-        seed=config.seed,
-        workers=config.data.workers,
-    )
     tx = optimizer.create(config, len(images))
     graph, state, places = states.create(parts, tx)
     train_step = jax.jit(
@@ -48,20 +41,18 @@ def train(config: ConfigDict, workdir: Path) -> None:
         out_shardings=(places, sharding.replicated(parts.mesh)),
         donate_argnums=0,
     )
-    checkpoints = Checkpoints.open(workdir, config)
-    board = TensorBoard(workdir / "tensorboard")
-    start = checkpoints.latest() or 0
-    if start:
-        state = checkpoints.restore(start, state, batches)
-        logging.info("restored step %d from %s", start, workdir)
-    else:
-        workdirs.describe(config, board)
-    if start < last:
-        run = {"memory": parts.retrieval.memory.fingerprint if parts.retrieval else None}
-        state = _loop(parts, state, train_step, batches, (start, last), checkpoints, run, board)
-    checkpoints.close()
-    evaluate.evaluate(parts, state.params, state.stats, max(start, last), config.eval.split, workdir, board)
-    board.close()
+    with Checkpoints.open(workdir, config) as checkpoints, TensorBoard(workdir / "tensorboard") as board:
+        start = checkpoints.latest() or 0
+        if start:
+            state = checkpoints.restore(start, state)
+            logging.info("restored step %d from %s", start, workdir)
+        else:
+            workdirs.describe(config, board)
+        if start < last:
+            run = {"memory": parts.retrieval.memory.fingerprint if parts.retrieval else None}
+            state = _loop(parts, state, train_step, (start, last), checkpoints, run, board)
+        step = max(start, last)
+        evaluate.evaluate(parts, state.params, state.stats, step, config.eval.split, workdir, board)
 
 
 def make_train_step(
@@ -103,14 +94,21 @@ def _loop(
     parts: system.System,
     state: State,
     train_step: TrainStep,
-    batches: Any,
     steps: tuple[int, int],
     checkpoints: Checkpoints,
     run: dict[str, Any],
     board: TensorBoard,
 ) -> State:
-    config = parts.config
-    rate = optimizer.schedule(config, len(parts.dataset.split("train")))
+    config, images = parts.config, parts.dataset.split("train")
+    rate = optimizer.schedule(config, len(images))
+    batches = pipeline.train_batches(
+        images,
+        data.train_transform(config),
+        batch_size=config.train.batch_size,
+        seed=config.seed,
+        workers=config.data.workers,
+        start=steps[0],
+    )
     waiting: deque[dict[str, jax.Array]] = deque()
     window: list[dict[str, jax.Array]] = []
     since = time.perf_counter()
@@ -137,7 +135,7 @@ def _loop(
             if step % config.checkpoint.every == 0 or step == steps[1]:
                 jax.block_until_ready(state)
                 parts.check()  # never save a step whose lookup failed
-                checkpoints.save(step, state, batches, run)
+                checkpoints.save(step, state, run)
             if config.eval.every and step % config.eval.every == 0 and step < steps[1]:
                 counts = evaluate.count(parts, state.params, state.stats, "val")
                 board.scalars(step, evaluate.scalars("val", evaluate.accuracies(parts, counts)))
@@ -161,7 +159,7 @@ def _retrieval_scalars(parts: system.System, batch: dict[str, jax.Array], found:
         return {}
     rows, labels = (_local(values) for values in (found["rows"], batch["label"]))
     return {
-        "lookup_ms": parts.retrieval.lookups[True].take_milliseconds(),
+        "lookup_ms": parts.retrieval.lookup.take_milliseconds(),
         "neighbours_of_true_class": evaluate.share_of_true_class(parts, rows, labels),
     }
 

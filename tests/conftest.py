@@ -19,3 +19,10 @@ flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
 @pytest.fixture(autouse=True, scope="session")
 def eight_devices() -> None:
     assert jax.device_count() == 8, "set XLA_FLAGS=--xla_force_host_platform_device_count=8"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compile_once(tmp_path_factory) -> None:
+    """Programs that several tests compile alike are compiled once."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -13,6 +13,9 @@ from rac_jax.memory import index
 from rac_jax.memory.snippets import Snippets
 from rac_jax.memory.store import Memory
 
+# In place of a query's own row: it has none in this memory, or nothing is to be left out for it.
+NO_ROW, KEEP_ALL = -1, -2
+
 
 @dataclasses.dataclass(frozen=True)
 class Neighbours:
@@ -29,7 +32,7 @@ class LookupFailed(RuntimeError):
 
 @dataclasses.dataclass
 class Lookup:
-    """Looks neighbours up for one use (training or evaluation) of a memory.
+    """Looks neighbours up in a memory.
 
     `callback` is for compiled programs. It never raises: an exception in one device's callback would
     leave the others waiting in a collective until the process aborts. It answers "no neighbours" and
@@ -40,7 +43,7 @@ class Lookup:
     snippets: Snippets
     k: int
     ef_search: int
-    exclude: str  # id | first | none
+    exclude: str  # what a training query leaves out: id | first | none
 
     def __post_init__(self) -> None:
         self._failure: Exception | None = None
@@ -50,13 +53,9 @@ class Lookup:
         self._threads = max(1, (os.cpu_count() or 1) // jax.local_device_count())
 
     def search(self, queries: np.ndarray, own: np.ndarray) -> Neighbours:
-        """Neighbours of queries [B, D]; `own` [B] are the rows of the queries' own images, or −1."""
-        extra = 0 if self.exclude == "none" else 1
-        rows, similarities = index.search(self.memory.index, queries, self.k + extra, self.ef_search)
-        if self.exclude == "first":
-            rows, similarities = rows[:, 1:], similarities[:, 1:]
-        elif self.exclude == "id":
-            rows, similarities = _without(rows, similarities, own)
+        """Neighbours of queries [B, D]; `own` [B] are the rows of the queries' own images (see NO_ROW)."""
+        rows, similarities = index.search(self.memory.index, queries, self.k + 1, self.ef_search)
+        rows, similarities = _drop_one(rows, similarities, self._dropped(rows, own))
         missing = rows < 0
         texts = np.where(missing, -1, self.memory.text_of[rows])
         return Neighbours(
@@ -64,6 +63,16 @@ class Lookup:
             rows.astype(np.int32),
             np.where(missing, 0, similarities).astype(np.float32),
         )
+
+    def _dropped(self, rows: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """Which of the k + 1 ranks each query leaves out, [B]: the last where none has a reason to go."""
+        last = np.full(len(rows), self.k)
+        if self.exclude == "first":
+            return np.where(own == KEEP_ALL, last, 0)
+        if self.exclude == "id":
+            mine = (rows == own[:, None]) & (own[:, None] >= 0)
+            return np.where(mine.any(axis=1), mine.argmax(axis=1), last)
+        return last
 
     def callback(self, queries: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, ...]:
         """`search` for `jax.pure_callback`: arrays, and no exception."""
@@ -97,10 +106,8 @@ class Lookup:
         return Neighbours(self.snippets.join(none), none, np.zeros((batch, self.k), np.float32))
 
 
-def _without(rows: np.ndarray, similarities: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop each query's own row from [B, k + 1], or the last where it is not among them."""
-    mine = (rows == own[:, None]) & (own[:, None] >= 0)
-    last = rows.shape[1] - 1
-    dropped = np.where(mine.any(axis=1), mine.argmax(axis=1), last)
+def _drop_one(rows: np.ndarray, similarities: np.ndarray, dropped: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[B, k + 1] without the rank `dropped` [B] of each query: [B, k]."""
     keep = np.arange(rows.shape[1]) != dropped[:, None]
-    return rows[keep].reshape(-1, last), similarities[keep].reshape(-1, last)
+    shape = (len(rows), rows.shape[1] - 1)
+    return rows[keep].reshape(shape), similarities[keep].reshape(shape)

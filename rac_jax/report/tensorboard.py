@@ -51,7 +51,10 @@ class TensorBoard:
         plain = {k: v if isinstance(v, bool | int | float) else str(v) for k, v in settings.items()}
         self._add(hparams.hparams_pb(plain), 0)
 
-    def close(self) -> None:
+    def __enter__(self) -> "TensorBoard":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Write what is buffered."""
         self._writer.flush()
         self._writer.close()

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from rac_jax.memory.lookup import Lookup, LookupFailed
+from rac_jax.memory.lookup import KEEP_ALL, NO_ROW, Lookup, LookupFailed
 
-NOBODY = np.full(40, -1, np.int32)
+NOBODY = np.full(40, NO_ROW, np.int32)
+EVALUATION = np.full(40, KEEP_ALL, np.int32)
 EVERYBODY = np.arange(40, dtype=np.int32)
 
 
@@ -34,6 +35,12 @@ def test_exclusion_of_the_first_drops_rank_zero_whatever_it_is(memory, snippets,
     queries = keys + 0.3
     found = lookup(memory, snippets, "first").search(queries, NOBODY)
     np.testing.assert_array_equal(found.rows, exact(queries, 6)[:, 1:])
+
+
+@pytest.mark.parametrize("exclude", ["id", "first", "none"])
+def test_evaluation_leaves_nothing_out(memory, snippets, keys, exact, exclude):
+    found = lookup(memory, snippets, exclude).search(keys, EVALUATION)
+    np.testing.assert_array_equal(found.rows, exact(keys, 5))
 
 
 def test_tokens_are_the_neighbours_texts(memory, snippets, keys):

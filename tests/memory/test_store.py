@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from rac_jax.memory import store
-
 from tests.memory.conftest import RECIPE, TEXTS
 
 

@@ -1,0 +1,84 @@
+import pytest
+
+from configs import demo, inat, places
+from rac_jax import config as configs
+from rac_jax.config import ConfigError, changed, difference, field, options, validate
+
+
+def test_defaults_are_valid_and_locked():
+    config = configs.default()
+    validate(config, devices=8)
+    with pytest.raises(AttributeError, match="batch_size"):
+        config.train.batchsize = 3
+    with pytest.raises(TypeError):
+        config.train.batch_size = "many"
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("loss.name", "focal", r"config\.loss\.name is 'focal'; it must be one of lace, ce, balce"),
+        ("memory.k", 0, r"config\.memory\.k is 0; it must be 1 or more"),
+        ("train.batch_size", 100, r"config\.train\.batch_size is 100; .* multiple of the 8 devices, as 96 is"),
+        ("eval.batch_size", 3, r"config\.eval\.batch_size is 3; .* as 8 is"),
+        ("data.flip", 1.5, r"config\.data\.flip is 1\.5; it must be between 0 and 1"),
+        ("optim.clip", 0.0, r"config\.optim\.clip is 0\.0; it must be above 0"),
+        ("optim.warmup_epochs", 31.0, r"config\.optim\.warmup_epochs is 31\.0; .*at most train\.epochs \(30\.0\)"),
+        ("mesh.fsdp", 3, r"config\.mesh\.fsdp is 3; it must be a divisor of the 8 devices"),
+        ("mesh.data", 9, r"config\.mesh\.data is 9; .*at most 8"),
+    ],
+)
+def test_impossible_values_name_the_field_and_what_would_work(name, value, message):
+    config = configs.default()
+    *rooms, last = name.split(".")
+    field(config, ".".join(rooms))[last] = value
+    with pytest.raises(ConfigError, match=message):
+        validate(config, devices=8)
+
+
+def test_options_become_arguments():
+    config = configs.default()
+    config.model.base_options = "depth=3, remat=True,batch_norm=update,rate=0.5"
+    found = options(config, "model.base_options")
+    assert found == {"depth": 3, "remat": True, "batch_norm": "update", "rate": 0.5}
+    config.model.base_options = "depth"
+    with pytest.raises(ConfigError, match=r"config\.model\.base_options: 'depth'"):
+        options(config, "model.base_options")
+
+
+def test_difference_by_dotted_name():
+    assert difference({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1, "c": 5}, "e": 4}) == {
+        "a.c": (2, 5), "d": (3, None), "e": (None, 4)
+    }  # fmt: skip
+
+
+def test_fields_that_change_no_number_may_change_between_starts():
+    old, new = configs.default(), configs.default()
+    new.train.steps, new.eval.every, new.checkpoint.keep, new.mesh.fsdp, new.name = 5, 10, 9, 2, "other"
+    assert changed(old.to_dict(), new.to_dict()) == {}
+    new.train.batch_size, new.seed = 100, 7
+    assert changed(old.to_dict(), new.to_dict()) == {"train.batch_size": (200, 100), "seed": (0, 7)}
+
+
+@pytest.mark.parametrize("module", [demo, places, inat])
+def test_variants(module):
+    for variant in module.VARIANTS:
+        validate(module.get_config(variant), devices=1)
+    names = [module.get_config(variant).name for variant in module.VARIANTS]
+    assert len(set(names)) == len(names)  # each has a folder of its own
+    with pytest.raises(ConfigError, match="unknown; there are"):
+        module.get_config("nonsense")
+
+
+def test_the_papers_recipe():
+    c = places.get_config()
+    assert (c.optim.learning_rate, c.train.batch_size, c.train.epochs, c.optim.warmup_epochs) == (5e-5, 200, 30, 5)
+    assert (c.optim.weight_decay, c.optim.clip, c.loss.smoothing, c.model.drop_path) == (0.02, 1.0, 0.1, 0.1)
+    assert (c.memory.k, c.memory.hnsw_m, c.memory.metric, c.loss.name) == (30, 32, "cosine", "lace")
+    augment = c.data.randaugment_layers, c.data.randaugment_magnitude, c.data.randaugment_noise
+    assert (*augment, c.data.flip, c.data.crop) == (3, 1, 0.5, 0.5, 0.95)
+    c = inat.get_config()
+    assert (c.optim.learning_rate, c.train.batch_size, c.train.epochs, c.data.image_size) == (1e-4, 50, 20, 224)
+    assert inat.get_config("384").data.image_size == 384
+    paper = places.get_config("paper")
+    assert (paper.model.scale, paper.memory.exclude, paper.memory.ef_search) == ("paper", "first", 16)

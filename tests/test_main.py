@@ -1,0 +1,70 @@
+"""The command line, as a user meets it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def command(*arguments, devices=1):
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "PYTHONPATH": str(ROOT),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "rac_jax.main", *arguments],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--config=configs/demo.py", "--config.train.step=3"], "train.step"),
+        (["--config=configs/demo.py", "--config.train.steps=many"], "steps"),
+        (["--config=configs/demo.py", "--config.memory.k=500"], "config.memory.k is 500"),
+        (["--config=configs/demo.py:nonsense"], "there are :base"),
+        (["--config=configs/none.py"], "configs/none.py"),
+        (["--config=configs/demo.py", "--mode=eval"], "holds no checkpoints"),
+        (["--config=configs/places.py"], "config.data.root"),
+        (["--config=configs/inat.py:384"], "config.data.root"),
+        ([], "--config"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_mistakes_get_one_clear_message_and_no_stack_trace(arguments, message, tmp_path):
+    done = command(*arguments, f"--workdir={tmp_path}")
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_batch_that_the_devices_do_not_divide(tmp_path):
+    done = command("--config=configs/demo.py", "--config.train.batch_size=30", f"--workdir={tmp_path}", devices=8)
+    assert done.returncode == 1
+    assert "config.train.batch_size is 30; it must be a multiple of the 8 devices, as 32 is" in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_train_and_then_evaluate_another_split(tmp_path):
+    tiny = [
+        "--config=configs/demo.py:base", f"--workdir={tmp_path}", "--config.model.base=vit_ti16",
+        "--config.model.base_weights=", "--config.model.base_options=width=32,depth=1,heads=2",
+        "--config.data.image_size=32", "--config.train.steps=3",
+    ]  # fmt: skip
+    done = command(*tiny, devices=2)
+    assert done.returncode == 0, done.stderr
+    assert "test: 250 images, step 3" in done.stdout
+    done = command(*tiny, "--mode=eval", "--split=val", "--step=3")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "eval" / "val.json").read_text())["images"] == 1081
+    done = command(*tiny, "--mode=eval", "--step=2")
+    assert done.returncode == 1 and "no checkpoint of step 2; saved steps: 3" in done.stderr
+    done = command(*tiny, "--mode=eval", "--split=dev")
+    assert done.returncode == 1 and "no split 'dev'; it has ['train', 'val', 'test']" in done.stderr

@@ -1,0 +1,242 @@
+"""A whole run, made small: the same numbers on any number of devices and after any interruption."""
+
+import itertools
+import json
+import warnings
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rac_jax import evaluate, train
+from rac_jax.checkpoints import Checkpoints
+from rac_jax.config import ConfigError
+from rac_jax.memory.lookup import LookupFailed
+from rac_jax.memory.store import BadMemory
+from tests import tiny
+
+
+def events(workdir):
+    accumulator = EventAccumulator(str(workdir / "tensorboard"))
+    accumulator.Reload()
+    return accumulator
+
+
+def run(config, workdir):
+    train.train(config, workdir)
+    return [point.value for point in events(workdir).Scalars("train/loss")]
+
+
+def saved_state(config, workdir, step):
+    """Everything a checkpoint holds, as numpy arrays."""
+    state_only = ocp.args.Composite(state=ocp.args.PyTreeRestore())
+    # It warns that arrays are placed as they were saved, which is meant.
+    with Checkpoints.open(workdir, config) as checkpoints, warnings.catch_warnings(action="ignore"):
+        return jax.tree.map(np.asarray, checkpoints.manager.restore(step, args=state_only)["state"])
+
+
+def latest(config, workdir):
+    with Checkpoints.open(workdir, config) as checkpoints:
+        return checkpoints.latest()
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    """20 steps on 8 devices, with augmentation and stochastic depth: (losses, workdir)."""
+    workdir = tmp_path_factory.mktemp("eight")
+    config = tiny.config()
+    config.train.steps = 20
+    return run(config, workdir), workdir
+
+
+@pytest.mark.parametrize("data, fsdp", [(1, 1), (2, 1), (2, 4)])
+def test_the_same_losses_on_other_meshes(eight, tmp_path, data, fsdp):
+    config = tiny.config(devices=data)
+    config.mesh.fsdp = fsdp
+    config.train.steps = 20
+    losses = run(config, tmp_path)
+    assert len(losses) == 20
+    np.testing.assert_allclose(losses, eight[0], rtol=1e-4)
+    found = json.loads((tmp_path / "eval" / "test.json").read_text())
+    expected = json.loads((eight[1] / "eval" / "test.json").read_text())
+    # one image of 250 may fall to the other side of a tie
+    for branch, accuracy in expected["branches"].items():
+        assert found["branches"][branch]["all"] == pytest.approx(accuracy["all"], abs=0.0041)
+
+
+def test_the_loss_falls(eight):
+    assert np.mean(eight[0][-5:]) < np.mean(eight[0][:5]) - 0.1
+
+
+def test_a_checkpoint_of_eight_devices_evaluates_on_one_with_the_same_table(eight):
+    _, workdir = eight
+    before = json.loads((workdir / "eval" / "test.json").read_text())
+    counts = (workdir / "eval" / "test_classes.json").read_text()
+    evaluate.evaluate_checkpoint(tiny.config(devices=1), workdir, step=20, split="test")
+    assert json.loads((workdir / "eval" / "test.json").read_text()) == before
+    assert (workdir / "eval" / "test_classes.json").read_text() == counts
+
+
+def test_fsdp_splits_parameters_and_optimiser_state(tmp_path):
+    from rac_jax import optimizer, states, system
+
+    config = tiny.config(devices=2)
+    config.mesh.fsdp = 4
+    parts = system.create(config, tmp_path)
+    _, state, _ = states.create(parts, optimizer.create(config, 466))
+    embedding = state.params["text"]["token_embedding"]
+    assert embedding.addressable_shards[0].data.shape == (49408 // 4, 32)
+    moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.shape == embedding.shape]
+    assert len(moments) == 2
+    assert all(m.addressable_shards[0].data.shape == (49408 // 4, 32) for m in moments)
+    head = state.params["base_head"]["kernel"]  # [32, 10]: too small, and the classes are never split
+    assert head.addressable_shards[0].data.shape == (32, 10)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """9 steps on one device without interruption: the state and the losses."""
+    workdir = tmp_path_factory.mktemp("whole")
+    config = tiny.config(devices=1)
+    config.train.steps, config.checkpoint.every = 9, 4
+    losses = run(config, workdir)
+    return saved_state(config, workdir, 9), losses, workdir
+
+
+def assert_same(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_capped_run_continues_to_the_same_parameters_bit_for_bit(whole, tmp_path):
+    config = tiny.config(devices=1)
+    config.train.steps = 5
+    train.train(config, tmp_path)
+    config.train.steps = 9
+    train.train(config, tmp_path)
+    assert_same(saved_state(config, tmp_path, 9), whole[0])
+    losses = {p.step: p.value for p in events(tmp_path).Scalars("train/loss")}
+    assert [losses[step] for step in range(1, 10)] == whole[1]
+
+
+def test_a_run_that_dies_between_checkpoints_ends_with_the_same_parameters(whole, tmp_path, monkeypatch):
+    config = tiny.config(devices=1)
+    config.train.steps, config.checkpoint.every = 9, 4
+    original = train.pipeline.train_batches
+
+    class Dies(RuntimeError):
+        pass
+
+    def dying(*args, **kwargs):
+        batches = original(*args, **kwargs)
+
+        yield from itertools.islice(batches, 6)
+        raise Dies
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.pipeline, "train_batches", dying)
+        with pytest.raises(Dies):
+            train.train(config, tmp_path)
+    assert latest(config, tmp_path) == 4
+    train.train(config, tmp_path)
+    assert_same(saved_state(config, tmp_path, 9), whole[0])
+
+
+def test_a_finished_run_is_only_evaluated_again(whole, capsys):
+    _, losses, workdir = whole
+    config = tiny.config(devices=1)
+    config.train.steps, config.checkpoint.every = 9, 4
+    (workdir / "eval" / "test.json").unlink()
+    train.train(config, workdir)
+    assert len(events(workdir).Scalars("train/loss")) == len(losses)
+    assert json.loads((workdir / "eval" / "test.json").read_text())["step"] == 9
+    assert "branch" in capsys.readouterr().out
+
+
+def test_a_folder_of_a_run_with_other_settings_is_refused(whole):
+    config = tiny.config(devices=1)
+    config.loss.name = "ce"
+    with pytest.raises(ConfigError, match=r"loss\.name: 'lace' there, 'ce' now"):
+        train.train(config, whole[2])
+
+
+def test_a_memory_of_another_encoder_is_refused(whole, tmp_path):
+    config = tiny.config(devices=1)
+    config.memory.dir = str(whole[2] / "memory")
+    config.model.encoder_weights = ""
+    with pytest.raises(BadMemory, match=r"encoder\.weights: '[0-9a-f]{64}' there, 'random' wanted"):
+        train.train(config, tmp_path)
+
+
+def test_k_larger_than_the_memory_is_refused(tmp_path):
+    config = tiny.config(devices=1)
+    config.memory.k = 466
+    with pytest.raises(ConfigError, match=r"config\.memory\.k is 466.*at most 465"):
+        train.train(config, tmp_path)
+
+
+def test_a_failing_lookup_stops_the_run_with_its_message_and_saves_nothing(tmp_path, monkeypatch):
+    from rac_jax.memory import index
+
+    config = tiny.config()
+    config.train.steps = 5
+
+    def broken(*_):
+        raise OSError("the index is gone")
+
+    monkeypatch.setattr(index, "search", broken)
+    with pytest.raises(LookupFailed, match="the index is gone"):
+        train.train(config, tmp_path)
+    assert latest(config, tmp_path) is None
+
+
+@pytest.mark.parametrize("variant, branches", [("base", ["base"]), ("retrieval", ["retrieval"])])
+def test_single_branches(tmp_path, variant, branches):
+    config = tiny.config(variant)
+    config.train.steps = 2
+    train.train(config, tmp_path)
+    result = json.loads((tmp_path / "eval" / "test.json").read_text())
+    assert list(result["branches"]) == branches
+    assert (tmp_path / "memory").exists() == (variant == "retrieval")
+
+
+def test_what_a_run_writes(eight):
+    _, workdir = eight
+    result = json.loads((workdir / "eval" / "test.json").read_text())
+    assert {k: result[k] for k in ("split", "step", "images", "classes")} == {
+        "split": "test", "step": 20, "images": 250, "classes": 10
+    }  # fmt: skip
+    assert list(result["branches"]) == ["rac", "base", "retrieval"]
+    classes = json.loads((workdir / "eval" / "test_classes.json").read_text())
+    assert classes["images"] == [25] * 10 and classes["train_images"][0] == 150
+    for branch, accuracy in result["branches"].items():
+        assert list(accuracy) == ["all", "many", "medium", "few", "top5"]
+        right = classes[branch]["correct"]
+        assert accuracy["all"] == sum(right) / 250
+        assert accuracy["many"] == sum(right[:2]) / 50
+        assert accuracy["medium"] == sum(right[2:6]) / 100
+        assert accuracy["few"] == sum(right[6:]) / 100
+        assert accuracy["top5"] == sum(classes[branch]["correct_top5"]) / 250 >= accuracy["all"]
+    stored = json.loads((workdir / "config.json").read_text())
+    assert stored["train"]["batch_size"] == 16
+
+
+def test_tensorboard_events(eight):
+    _, workdir = eight
+    board = events(workdir)
+    tags = board.Tags()
+    for name in ("loss", "learning_rate", "gradient_norm", "images_per_second", "lookup_ms", "accuracy_rac",
+                 "accuracy_base", "accuracy_retrieval", "neighbours_of_true_class"):  # fmt: skip
+        assert len(board.Scalars(f"train/{name}")) == 20
+    for branch in ("rac", "base", "retrieval"):
+        for group in ("all", "many", "medium", "few", "top5"):
+            assert 0 <= board.Scalars(f"test/{branch}/{group}")[0].value <= 1
+    shares = [point.value for point in board.Scalars("train/neighbours_of_true_class")]
+    assert 0.1 < np.mean(shares) < 0.95  # the memory knows something, and not the query itself
+    assert len(tags["images"]) == 8
+    assert board.Images(tags["images"][0])[0].width > 9 * 96
+    text = board.Tensors("config")[0].tensor_proto.string_val[0].decode()
+    assert '"batch_size": 16' in text
+    assert "_hparams_/session_start_info" in tags["tensors"]
+    assert board.Scalars("train/learning_rate")[0].value == pytest.approx(1e-7)

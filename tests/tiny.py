@@ -1,0 +1,28 @@
+"""Real configs made small enough for a test."""
+
+from ml_collections import ConfigDict
+
+from configs import demo
+
+TINY_VIT = "width=32,depth=2,heads=2,patch=8"
+TINY_TEXT = "width=32,depth=1,heads=2,projection=32"
+
+
+def config(variant: str = "", devices: int = 8) -> ConfigDict:
+    """The demo with tiny transformers for B and T, 32-pixel images, a batch of 16.
+
+    E stays the real one: keys of random weights are all alike, and rounding would decide their order.
+    """
+    c = demo.get_config(variant)
+    c.model.base = "vit_ti16"
+    c.model.base_weights = ""
+    c.model.base_options = TINY_VIT
+    c.model.text_options = TINY_TEXT
+    c.model.drop_path = 0.3
+    c.data.image_size = 32
+    c.data.randaugment_layers = 2
+    c.data.flip = 0.5
+    c.train.batch_size = 16
+    c.train.log_every = 1
+    c.mesh.data = devices
+    return c
