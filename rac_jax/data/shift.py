@@ -24,8 +24,10 @@ def shift_rows(image: np.ndarray, shifts: np.ndarray, resample: Image.Resampling
     whole = np.floor(shifts).astype(int)
     weights = _weights(shifts - whole, resample)
     moved = np.empty_like(image)
+    if np.ptp(shifts) == 0:
+        weights = weights[:1]  # numbers are multiplied faster than a column of equal ones
     for rows in _runs(whole):
-        moved[rows] = _blend(image[rows], int(whole[rows.start]), weights[rows])
+        moved[rows] = _blend(image[rows], int(whole[rows.start]), weights[rows] if len(weights) > 1 else weights)
     # A pixel whose centre comes from outside is filled. Its rows form runs too.
     left = np.clip(np.ceil(-0.5 - shifts), 0, width).astype(int)
     right = np.clip(np.ceil(width - 0.5 - shifts), 0, width).astype(int)

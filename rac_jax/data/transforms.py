@@ -72,12 +72,13 @@ class TrainTransform:
     def __call__(self, image: np.ndarray, random: np.random.Generator) -> np.ndarray:
         box = random_box(image.shape[1], image.shape[0], self.crop_scale, self.crop_ratio, random)
         cut = image[box[1] : box[3], box[0] : box[2]]
-        picture = Image.fromarray(resize(cut, self.size, self._resample(random)))
+        picture = Image.fromarray(resize(cut, self.size, self.resample(random)))
         if random.random() < self.flip:
             picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.asarray(self.augment(picture, self._resample(random), random))
+        return np.asarray(self.augment(picture, self.resample(random), random))
 
-    def _resample(self, random: np.random.Generator) -> Image.Resampling:
+    def resample(self, random: np.random.Generator) -> Image.Resampling:
+        """The filter for the next step, drawn if it is to be."""
         if self.interpolation != "random":
             return INTERPOLATION[self.interpolation]
         return INTERPOLATION["bilinear" if random.random() < 0.5 else "bicubic"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from rac_jax.data import randaugment
 
@@ -62,6 +62,14 @@ def test_shifts_equal_pillows_transform(name: str, resample: str):
         assert np.abs(changed - np.asarray(expected)).max() <= 1, level
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (40, 51), (3, 3), (2, 5), (1, 1)])
+def test_smooth_is_pillows(shape: tuple[int, int]):
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
+    image[: shape[0] // 2] = 255
+    expected = np.asarray(Image.fromarray(image).filter(ImageFilter.SMOOTH))
+    np.testing.assert_array_equal(randaugment.smooth(image), expected)
+
+
 def test_extremes_stay_in_range():
     posterize = randaugment.OPERATIONS["PosterizeIncreasing"][1]
     assert [posterize(m, 1) for m in (0, 2.4, 2.5, 10)] == [4, 4, 3, 0]
@@ -85,11 +93,11 @@ class Recorder:
         return note, randaugment.Scale(10.0, signed=True)
 
 
-def test_draws_follow_timms_rules(monkeypatch: pytest.MonkeyPatch):
+def test_draws_follow_timms_rules():
     """15 operations alike, each applied half the time, magnitude N(1, 0.5) from 0 up, fair sign."""
     recorder = Recorder()
-    monkeypatch.setattr(randaugment, "_DRAWN", tuple(recorder.operation(i) for i in range(15)))
-    augment = randaugment.RandAugment(layers=3, magnitude=1.0, noise=0.5)
+    operations = tuple(recorder.operation(i) for i in range(15))
+    augment = randaugment.RandAugment(layers=3, magnitude=1.0, noise=0.5, operations=operations)
     image = Image.fromarray(GOLDEN["image"])
     random = np.random.default_rng(0)
     images = 10_000
