@@ -84,6 +84,14 @@ class Dataset:
         return digest.hexdigest()
 
 
+def with_test(splits: dict[str, Split]) -> dict[str, Split]:
+    """The splits; where there is a val but no test, it is called test, for it is what is reported on."""
+    if "test" in splits or "val" not in splits:
+        return splits
+    test = dataclasses.replace(splits["val"], name="test")
+    return {"train": splits["train"], "test": test}
+
+
 def words(name: str) -> str:
     """A class's folder name as text: airport_terminal and forest/broadleaf become plain words."""
     return " ".join(re.sub(r"[_/-]", " ", name).split())

@@ -4,12 +4,11 @@ With them, DIR/train/cat/1.jpg and DIR/test/cat/2.jpg; a validation folder witho
 what is tested on. Without them, DIR/cat/1.jpg, and test and validation images are held out here.
 """
 
+import dataclasses
 from pathlib import Path
 
-import numpy as np
-
 from rac_jax.data import files, long_tail
-from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.data.dataset import Dataset, Split, with_test, words
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 FOLDERS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
@@ -32,9 +31,7 @@ def load(root: str, *, seed: int, val_share: float, test_share: float) -> Datase
     splits = {name: _scan(folder, part, class_names, name) for name, part in parts.items()}
     if len(splits) == 1:
         return _hold_out(folder, splits["train"], class_names, seed, val_share, test_share)
-    if "test" not in splits:
-        splits["test"] = _renamed(splits.pop("val"), "test")
-    return _dataset(folder, class_names, splits)
+    return _dataset(folder, class_names, with_test(splits))
 
 
 def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
@@ -69,12 +66,8 @@ def _hold_out(
 ) -> Dataset:
     shares = {"val": val_share, "test": test_share}
     positions = long_tail.held_out(everything.labels, shares, seed)
-    splits = {name: _renamed(everything.select(chosen), name) for name, chosen in positions.items()}
+    splits = {name: dataclasses.replace(everything.select(chosen), name=name) for name, chosen in positions.items()}
     return _dataset(root, class_names, splits)
-
-
-def _renamed(split: Split, name: str) -> Split:
-    return Split(name, split.images, split.labels, split.captions)
 
 
 def _dataset(root: Path, class_names: tuple[str, ...], splits: dict[str, Split]) -> Dataset:
@@ -82,5 +75,4 @@ def _dataset(root: Path, class_names: tuple[str, ...], splits: dict[str, Split])
     for name, split in splits.items():
         if not len(split):
             raise ValueError(f"{root}: no image is left for {name}; set config.data.{name}_share higher")
-    assert all(split.labels.dtype == np.int32 for split in splits.values())
     return Dataset(root.name, class_names, tuple(words(name) for name in class_names), splits)

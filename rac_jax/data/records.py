@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tqdm import tqdm
 
-from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.data.dataset import Dataset, Split, with_test, words
 from rac_jax.data.decode import decode
 
 SPLITS = {"train": ("train",), "val": ("validation", "val", "valid"), "test": ("test",)}
@@ -86,9 +86,7 @@ def load(name: str, root: str) -> Dataset:
             splits[split] = _split(name, root, split, known)
     if "train" not in splits:
         raise ValueError(f"tfds:{name} has the splits {known_splits(found)}; train is needed")
-    if "test" not in splits and "val" in splits:  # the only held-out images are the test
-        splits["test"] = dataclasses.replace(splits.pop("val"), name="test")
-    return Dataset(name, class_names, tuple(words(name) for name in class_names), splits)
+    return Dataset(name, class_names, tuple(words(name) for name in class_names), with_test(splits))
 
 
 def known_splits(found: Any) -> list[str]:

@@ -5,6 +5,7 @@ numbers from 0 up. Without a split column, test and validation images are held o
 """
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow.parquet
 
 from rac_jax.data import files, long_tail
-from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.data.dataset import Dataset, with_test, words
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 Row = tuple[str, dict[str, Any]]  # where it stands ("animals.csv, line 3"), and its columns
@@ -30,21 +31,21 @@ def load(file: str, root: str, *, seed: int, val_share: float, test_share: float
     _check_paths(rows, folder)
     captions = [str(row.get("caption") or "") for _, row in rows]
     everything = files.file_split("train", folder, [row["path"] for _, row in rows], labels)
-    everything = Split("train", everything.images, everything.labels, captions if any(captions) else None)
+    everything = dataclasses.replace(everything, captions=captions if any(captions) else None)
     if "split" in rows[0][1]:
         named = np.array([_split_of(where, row) for where, row in rows])
         positions = {name: np.flatnonzero(named == name) for name in ("train", "val", "test") if name in named}
     else:
         positions = long_tail.held_out(everything.labels, {"val": val_share, "test": test_share}, seed)
-    chosen = {name: everything.select(places) for name, places in positions.items() if len(places)}
-    splits = {name: Split(name, part.images, part.labels, part.captions) for name, part in chosen.items()}
+    splits = {
+        name: dataclasses.replace(everything.select(chosen), name=name)
+        for name, chosen in positions.items()
+        if len(chosen)
+    }
     if "train" not in splits:
         raise ValueError(f"{table}: no row is of the split train")
-    if "test" not in splits and "val" in splits:  # the only held-out images are the test
-        val = splits.pop("val")
-        splits["test"] = Split("test", val.images, val.labels, val.captions)
     files.check_every_class(splits["train"], class_names, str(table))
-    return Dataset(table.stem, class_names, tuple(words(name) for name in class_names), splits)
+    return Dataset(table.stem, class_names, tuple(words(name) for name in class_names), with_test(splits))
 
 
 def read_rows(table: Path) -> list[Row]:

@@ -1,6 +1,5 @@
 """A user's own folder, in each of its layouts."""
 
-import os
 import zipfile
 from pathlib import Path
 
@@ -9,9 +8,6 @@ import pytest
 from PIL import Image
 
 from rac_jax import config, data
-
-DATA = Path(os.environ.get("RAC_JAX_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
-CIFAR = DATA / "cifar100_lt.zip"
 
 
 def make(root: Path, paths: list[str]) -> None:
@@ -94,10 +90,9 @@ def test_what_is_wrong_is_said(tmp_path: Path):
         create(tmp_path, name="folders")
 
 
-@pytest.mark.skipif(not CIFAR.is_file(), reason="cifar100_lt.zip is not here; see RAC_JAX_TEST_DATA")
-def test_cifar_folders(tmp_path: Path):
+def test_cifar_folders(real_data: Path, tmp_path: Path):
     """The long-tailed CIFAR-100 as class folders; only the first images of the test are unpacked."""
-    with zipfile.ZipFile(CIFAR) as archive:
+    with zipfile.ZipFile(real_data / "cifar100_lt.zip") as archive:
         names = archive.namelist()
         archive.extractall(tmp_path, [name for name in names if name.startswith("train/")])
         archive.extractall(tmp_path, [name for name in names if name.startswith("test/")][::50])

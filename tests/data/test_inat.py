@@ -1,7 +1,6 @@
 """On the real categories and list, and on the competition's JSON in miniature."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,9 @@ from PIL import Image
 from rac_jax.data import files, inat
 from rac_jax.data.missing import MissingData
 
-DATA = Path(os.environ.get("RAC_JAX_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
-LISTS = DATA / "inat18"
-needs_lists = pytest.mark.skipif(
-    not LISTS.is_dir(), reason="iNaturalist's categories are not here; see RAC_JAX_TEST_DATA"
-)
 
-
-@needs_lists
-def test_real_categories():
-    categories = inat.read_categories(LISTS / "categories.json")
+def test_real_categories(real_data: Path):
+    categories = inat.read_categories(real_data / "inat18" / "categories.json")
     species = inat.class_texts(categories, "species")
     assert len(set(species)) == 8142
     assert species[0] == "Hermodice carunculata"
@@ -30,9 +22,8 @@ def test_real_categories():
         inat.class_texts(categories, "tribe")
 
 
-@needs_lists
-def test_real_validation_list():
-    part = files.read_list(LISTS / "iNaturalist18_val.txt", inat.CLASSES)
+def test_real_validation_list(real_data: Path):
+    part = files.read_list(real_data / "inat18" / "iNaturalist18_val.txt", inat.CLASSES)
     files.check_count(part, inat.IMAGES["test"])
     assert np.bincount(part.labels).tolist() == [3] * 8142
 

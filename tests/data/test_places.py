@@ -1,6 +1,5 @@
 """On the real lists, with a few generated images; and on what is wrong with a folder."""
 
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -13,22 +12,21 @@ from PIL import Image
 from rac_jax.data import places
 from rac_jax.data.missing import MissingData
 
-DATA = Path(os.environ.get("RAC_JAX_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
-LISTS = DATA / "places_lt"
-needs_lists = pytest.mark.skipif(
-    not LISTS.is_dir(), reason="the Places365-LT lists are not here; see RAC_JAX_TEST_DATA"
-)
+
+@pytest.fixture
+def lists(real_data: Path) -> Path:
+    return real_data / "places_lt"
 
 
 class Everywhere:
     """Remembers a path for every spot check, so that only those images have to be made."""
 
-    def __init__(self, root: Path, layout: str):
-        self.root, self.layout = root, layout
-        self.names = places.names_from_paths(places.files.read_list(LISTS / "Places_LT_train.txt", places.CLASSES))
+    def __init__(self, lists: Path, root: Path, layout: str):
+        self.lists, self.root, self.layout = lists, root, layout
+        self.names = places.names_from_paths(places.files.read_list(lists / "Places_LT_train.txt", places.CLASSES))
 
     def make(self, name: str) -> None:
-        part = places.files.read_list(LISTS / f"Places_LT_{name}.txt", places.CLASSES)
+        part = places.files.read_list(self.lists / f"Places_LT_{name}.txt", places.CLASSES)
         for position in np.linspace(0, len(part.paths) - 1, places.files.SPOT_CHECKS).astype(int):
             label = part.labels[position]
             path = self.root / places.layouts(part.paths[position], self.names[label])[self.layout]
@@ -36,13 +34,12 @@ class Everywhere:
             Image.new("RGB", (256, 256), (label % 256, 10, 20)).save(path)
 
 
-@needs_lists
 @pytest.mark.parametrize("layout", ["easy", "plain"])
-def test_real_lists(tmp_path: Path, layout: str):
-    images = Everywhere(tmp_path, layout)
+def test_real_lists(lists: Path, tmp_path: Path, layout: str):
+    images = Everywhere(lists, tmp_path, layout)
     for name in places.IMAGES:
         images.make(name)
-    data = places.load(str(tmp_path), str(LISTS))
+    data = places.load(str(tmp_path), str(lists))
     assert {name: len(split) for name, split in data.splits.items()} == places.IMAGES
     counts = data.class_counts
     assert (counts.max(), counts.min(), counts.sum()) == (4980, 5, 62_500)
@@ -59,30 +56,28 @@ def test_real_lists(tmp_path: Path, layout: str):
     assert abs(int(last[0, 0, 0]) - 364 % 256) <= 2
 
 
-@needs_lists
-def test_both_list_layouts_mean_the_same_images(tmp_path: Path):
+def test_both_list_layouts_mean_the_same_images(lists: Path, tmp_path: Path):
     """The lists that say data_256/a/arena/hockey/… lead to the same names and files."""
     for name in places.IMAGES:
-        part = places.files.read_list(LISTS / f"Places_LT_{name}.txt", places.CLASSES)
-        named = Everywhere(tmp_path, "plain").names
+        part = places.files.read_list(lists / f"Places_LT_{name}.txt", places.CLASSES)
+        named = Everywhere(lists, tmp_path, "plain").names
         lines = [
             f"{places.layouts(path, named[label])['plain']} {label}"
             for path, label in zip(part.paths, part.labels, strict=True)
         ]
         (tmp_path / f"Places_LT_{name}.txt").write_text("\n".join(lines) + "\n")
-        Everywhere(tmp_path, "easy").make(name)
+        Everywhere(lists, tmp_path, "easy").make(name)
     plain = places.load(str(tmp_path))
-    easy = places.load(str(tmp_path), str(LISTS))
+    easy = places.load(str(tmp_path), str(lists))
     assert plain.class_names == easy.class_names
     assert [plain.fingerprint(s) for s in plain.splits] == [easy.fingerprint(s) for s in easy.splits]
 
 
-@needs_lists
-def test_categories_agree_with_the_plain_layout():
+def test_categories_agree_with_the_plain_layout(lists: Path):
     """data_256/<letter>/<folders> is how categories_places365.txt spells every class."""
-    lines = (LISTS / "categories_places365.txt").read_text().splitlines()
+    lines = (lists / "categories_places365.txt").read_text().splitlines()
     spelt = {line.split()[0] for line in lines}
-    names = Everywhere(Path(), "plain").names
+    names = Everywhere(lists, Path(), "plain").names
     paths = {places.layouts(f"train/{name}/1.jpg", name)["plain"] for name in names}
     assert {f"data_256{name}/1.jpg" for name in spelt} == paths
 
@@ -92,12 +87,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     """Two classes in place of 365, complete; a test then breaks something."""
     monkeypatch.setattr(places, "CLASSES", 2)
     monkeypatch.setattr(places, "IMAGES", {"train": 3, "val": 1, "test": 1})
-    lists = {
+    listed = {
         "train": "train/attic/1.jpg 0\ntrain/bar/1.jpg 1\ntrain/bar/2.jpg 1\n",
         "val": "train/bar/3.jpg 1\n",
         "test": "val/attic/Places365_val_00000001.jpg 0\n",
     }
-    for name, lines in lists.items():
+    for name, lines in listed.items():
         (tmp_path / f"Places_LT_{name}.txt").write_text(lines)
         for line in lines.splitlines():
             path = tmp_path / line.split()[0]
