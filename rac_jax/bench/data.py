@@ -147,33 +147,45 @@ class EncodedImages:
 
 
 def print_pipeline(transform: transforms.Transform) -> None:
-    """Images a second: the bare calls, and Grain's iterator with 0, 1 and 2 worker processes."""
+    """What making batches adds to the bare calls, and how one and two worker processes compare."""
     images: Any = EncodedImages(tuple(photographs(*SIZES[0])))
     split = Split("train", images, np.zeros(len(images), np.int32))
-    bare, piped = [], {1: [0.0], 2: [0.0]}
-    for _ in tqdm(range(3), desc="pipeline", leave=False):
-        bare.append(_bare_rate(split, transform))
-        for workers in piped:
-            piped[workers].append(_piped_rate(split, transform, workers))
-    one, two = max(piped[1]), max(piped[2])
+    bare, batched = _loop_and_batches(split, transform)
+    rates = dict.fromkeys((1, 2), 0.0)
+    for _, workers in tqdm(list(itertools.product(range(3), rates)), desc="workers", leave=False):
+        rates[workers] = max(rates[workers], _worker_rate(split, transform, workers))
     print(f"\nthe pipeline, 256 × 256 JPEG with the recipe, images/s ({os.cpu_count()} cores)")
-    print(f"  decode and augment, called in a loop {max(bare):>7.0f}")
-    print(f"  1 worker process                     {one:>7.0f}  overhead {max(bare) / one - 1:.1%}")
-    print(f"  2 worker processes                   {two:>7.0f}  {two / one:.2f} × one")
+    print(f"  decode and augment, in a loop {bare:>7.0f}  on one core")
+    print(f"  the same in batches           {batched:>7.0f}  {bare / batched - 1:+.1%} time")
+    print(f"  1 worker process              {rates[1]:>7.0f}  by the clock, so only on an idle machine")
+    print(f"  2 worker processes            {rates[2]:>7.0f}  {rates[2] / rates[1]:.2f} × one")
 
 
-def _bare_rate(split: Split, transform: transforms.Transform) -> float:
-    start = time.perf_counter()
-    for place in range(BATCH * 8):
-        transform(split.images[place], np.random.default_rng(place))
-    return BATCH * 8 / (time.perf_counter() - start)
+def _loop_and_batches(split: Split, transform: transforms.Transform) -> tuple[float, float]:
+    """Images a second of the bare calls, and of the pipeline making batches of the same images and draws."""
+    examples = pipeline.Examples(split, transform, seed=0)
+    batches = pipeline.by_number(examples, pipeline.ProcessShare(BATCH, process=0, processes=1), 0, BATCHES)
+    drawn = [(int(examples(place)["id"]), place) for place in range(BATCH * BATCHES)]
+    bare, batched = [], []
+    for _ in tqdm(range(ROUNDS), desc="batches", leave=False):
+        start = time.process_time()
+        for position, place in drawn:
+            transform(split.images[position], examples.random(place))
+        middle = time.process_time()
+        for number in range(BATCHES):
+            batches[number]
+        bare.append(middle - start)
+        batched.append(time.process_time() - middle)
+    return len(drawn) / min(bare), len(drawn) / min(batched)
 
 
-def _piped_rate(split: Split, transform: transforms.Transform, workers: int) -> float:
+def _worker_rate(split: Split, transform: transforms.Transform, workers: int) -> float:
     batches = pipeline.train_batches(split, transform, batch_size=BATCH, seed=0, workers=workers)
     for _ in range(4 * workers):  # the workers have started, and their buffers are full
         next(batches)
     start = time.perf_counter()
     for _ in range(BATCHES * workers):
         next(batches)
-    return BATCH * BATCHES * workers / (time.perf_counter() - start)
+    rate = BATCH * BATCHES * workers / (time.perf_counter() - start)
+    batches.close()
+    return rate

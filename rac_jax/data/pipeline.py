@@ -43,13 +43,14 @@ class Examples:
             position = grain.experimental.index_shuffle(position, max_index=last, seed=seed, rounds=4)
         inside = self.seed is not None or epoch == 0  # evaluation pads by starting over, masked
         return {
-            "image": self.transform(self.split.images[position], self._random(place)),
+            "image": self.transform(self.split.images[position], self.random(place)),
             "label": np.asarray(self.split.labels[position], np.int32),
             "id": np.asarray(position, np.int32),
             "mask": np.asarray(inside),
         }
 
-    def _random(self, place: int) -> np.random.Generator:
+    def random(self, place: int) -> np.random.Generator:
+        """The source of what is drawn for a place in the stream."""
         return np.random.Generator(np.random.Philox(key=[self.seed or 0, place]))
 
 
@@ -119,13 +120,17 @@ def _share(batch_size: int, process: int | None, processes: int | None) -> Proce
     return ProcessShare(batch_size, process, processes)
 
 
-def _batches(examples: Examples, share: ProcessShare, first: int, last: int, workers: int) -> grain.DatasetIterator:
+def by_number(examples: Examples, share: ProcessShare, first: int, last: int) -> grain.MapDataset:
+    """The batches from number `first` to before `last`: what the iterators walk through."""
     places = grain.MapDataset.range(first * share.local_batch, last * share.local_batch)
-    stream = places.map(share).map(examples)
+    return places.map(share).map(examples).batch(share.local_batch)
+
+
+def _batches(examples: Examples, share: ProcessShare, first: int, last: int, workers: int) -> grain.DatasetIterator:
     # The unit is a batch: each thread, or worker process, makes whole ones.
     threads = 1 if workers else min(os.cpu_count() or 1, MOST_THREADS)
     reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
-    result = stream.batch(share.local_batch).to_iter_dataset(reading)
+    result = by_number(examples, share, first, last).to_iter_dataset(reading)
     if not workers:
         return iter(result)
     shared = result.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
