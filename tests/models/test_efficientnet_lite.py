@@ -24,13 +24,12 @@ def pretrained():
     return weights.load(nnx.eval_shape(lambda: models.create("efficientnet_lite0", num_classes=1000)), NAME)
 
 
-@pytest.mark.parametrize("size", [64, 128])
-def test_real_weights_give_the_reference_logits(pretrained, size):
+def test_real_weights_give_the_reference_logits(pretrained):
     io = np.load(GOLDEN / "io.npz")
-    images = pretrained.preprocessing.normalise(jnp.asarray(io[f"images_{size}"]), jnp.float32)
+    images = pretrained.preprocessing.normalise(jnp.asarray(io["images_128"]), jnp.float32)
     logits = nnx.jit(lambda model, x: model(x))(pretrained, images)
-    np.testing.assert_allclose(logits, io[f"logits_{size}"], atol=1e-3)
-    np.testing.assert_array_equal(np.argsort(-logits, axis=-1)[:, :5], io[f"top5_ids_{size}"])
+    np.testing.assert_allclose(logits, io["logits_128"], atol=1e-3)
+    np.testing.assert_array_equal(np.argsort(-logits, axis=-1)[:, :5], io["top5_ids_128"])
 
 
 def test_without_a_head_the_features_come_out(pretrained):
@@ -39,6 +38,15 @@ def test_without_a_head_the_features_come_out(pretrained):
     images = model.preprocessing.normalise(jnp.asarray(io["images_64"]), jnp.float32)
     features = nnx.jit(lambda model, x: model(x))(model, images)
     np.testing.assert_allclose(features, io["features_64"], atol=1e-4)
+
+
+def test_bfloat16_keeps_the_direction_of_the_features(pretrained):
+    io = np.load(GOLDEN / "io.npz")
+    model = weights.load(nnx.eval_shape(lambda: models.create("efficientnet_lite0", dtype=jnp.bfloat16)), NAME)
+    images = model.preprocessing.normalise(jnp.asarray(io["images_64"]), jnp.bfloat16)
+    features = nnx.jit(lambda model, x: model(x))(model, images)
+    norms = np.linalg.norm(features, axis=1) * np.linalg.norm(io["features_64"], axis=1)
+    assert (np.sum(features * io["features_64"], axis=1) / norms).min() > 0.999
 
 
 def small(**overrides):

@@ -1,0 +1,49 @@
+"""What holds for every model: it traces in both precisions, in training and not, and answers in float32."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from rac_jax import models
+from rac_jax.models.preprocessing import Preprocessing
+
+TEXT = ("clip_text", "bert", "minilm", "glove", "random_words")
+IMAGE = tuple(name for name in models.NAMES if name not in TEXT)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("name", IMAGE)
+def test_images_to_features(name, dtype):
+    def run(images, key):
+        model = models.create(name, image_size=224, dtype=dtype, drop_path=0.1)
+        assert model.preprocessing.image_size == 224
+        return model(images, train=True, key=key), jnp.zeros(model.feature_width)
+
+    images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
+    features, width = nnx.eval_shape(run, images, jax.eval_shape(lambda: jax.random.key(0)))
+    assert features.dtype == jnp.float32
+    assert features.shape == (2, *width.shape)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("name", TEXT)
+def test_tokens_to_logits(name, dtype):
+    def run(tokens):
+        return models.create(name, num_classes=7, vocab_size=1000, context_length=60, dtype=dtype)(tokens)
+
+    logits = nnx.eval_shape(run, jax.ShapeDtypeStruct((2, 60), jnp.int32))
+    assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)
+
+
+def test_a_setting_that_a_model_does_not_have_is_an_error():
+    with pytest.raises(TypeError, match="batch_norm"):
+        models.create("vit_ti16", batch_norm="update")
+
+
+def test_normalising_is_in_units_of_pixel_values():
+    expects = Preprocessing(mean=(127.0, 0.0, 255.0), std=(128.0, 1.0, 255.0))
+    images = jnp.asarray(np.full((1, 2, 2, 3), 255), jnp.uint8)
+    np.testing.assert_allclose(jax.jit(expects.normalise)(images)[0, 0, 0], [1.0, 255.0, 0.0])
+    assert expects.normalise(images, jnp.bfloat16).dtype == jnp.bfloat16
