@@ -63,6 +63,11 @@ def test_resume_in_mid_epoch(workers: int):
     assert_same([next(batches) for _ in range(4)], some_batches(skip=2, count=4))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_may_start_at_any_batch(workers: int):
+    assert_same(some_batches(start=4, count=2, workers=workers), some_batches(skip=4, count=2))
+
+
 def test_every_epoch_is_every_image_in_another_order():
     batches = some_batches(count=23)  # 8 epochs of 23 images
     ids = np.concatenate([batch["id"] for batch in batches]).reshape(8, 23)
