@@ -56,9 +56,7 @@ def _parse(argv: list[str]) -> list[str]:
         rest = flags.FLAGS(argv)
         _ = CONFIG.value.name  # a config file that does not load says so here
         return rest
-    except flags.Error as error:
-        sys.exit(f"error: {error}")
-    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         sys.exit(f"error: {_unknown_field(argv) or _gist(error)}")
 
 
