@@ -1,7 +1,7 @@
 """Convolutions and batch norm, channels last.
 
-XLA's CPU code for grouped convolutions is ten times slower than the same sums written as products of shifted
-images, and so is the gradient of such a product summed over all pixels at once; `depthwise` therefore spells both out.
+XLA's CPU code for grouped convolutions is many times slower than the same sums written as products of shifted
+images, and its sums over all pixels at once are slow as well; `depthwise` therefore spells out both directions.
 """
 
 import functools
