@@ -23,6 +23,8 @@ from rac_jax.memory.store import Memory
 from rac_jax.models import tokenizers
 from rac_jax.models.rac import RAC
 
+ROLES = {"both": ("base", "encoder", "text"), "base": ("base",), "retrieval": ("encoder", "text")}
+
 
 @dataclasses.dataclass(frozen=True)
 class Retrieval:
@@ -76,7 +78,11 @@ def create(config: ConfigDict, workdir: Path, *, pretrained: bool = True) -> Sys
     """Make all parts. `pretrained=False` leaves out the weights that a checkpoint will replace."""
     mesh = sharding.make_mesh(config)
     dataset = data.create(config)
-    tokenizer = tokenizers.create(config.model.text) if config.model.branches != "base" else None
+    _require_weights(config)
+    tokenizer = None
+    if "text" in ROLES[config.model.branches]:
+        m = config.model
+        tokenizer = tokenizers.create(m.text, weights=m.text_weights, weights_dir=config.weights_dir)
     model = _model(config, dataset.num_classes, tokenizer, pretrained)
     retrieval = None
     if tokenizer is not None:
@@ -85,10 +91,17 @@ def create(config: ConfigDict, workdir: Path, *, pretrained: bool = True) -> Sys
     return System(config, mesh, dataset, retrieval, model)
 
 
+def _require_weights(config: ConfigDict) -> None:
+    """Say which weights are missing before anything is made or encoded."""
+    for role in ROLES[config.model.branches]:
+        if source := config.model[f"{role}_weights"]:
+            weights.resolve(source, config.weights_dir)
+
+
 def _model(config: ConfigDict, num_classes: int, tokenizer: tokenizers.Tokenizer | None, pretrained: bool) -> RAC:
     m, rngs = config.model, nnx.Rngs(config.seed)
     base = text = None
-    if m.branches != "retrieval":
+    if "base" in ROLES[m.branches]:
         base = _encoder(
             config,
             "base",
@@ -134,7 +147,6 @@ def _retrieval(
     parameters = sharding.put_replicated(mesh, parameters)
     memory = build.open_or_build(config, dataset, encoder, encode, parameters, folder=folder, mesh=mesh)
     snippets = Snippets.tokenise(memory.texts, tokenizer)
-
     lookup = Lookup(memory, snippets, config.memory.k, index.ef_search(config), config.memory.exclude)
     program = retrieve.create(encode, lookup, mesh)
     return Retrieval(parameters, lookup, program, dataset.fingerprint("train"))
