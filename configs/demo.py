@@ -38,9 +38,9 @@ def get_config(variant: str = "") -> ConfigDict:
     c.model.dtype = "float32"  # bfloat16 is no faster on a CPU
 
     c.optim.learning_rate = 3e-4
-    c.optim.warmup_epochs = 2.0
+    c.optim.warmup_epochs = 1.0
     c.train.batch_size = 32
-    c.train.epochs = 15.0
+    c.train.epochs = 10.0
     c.train.log_every = 15
     c.eval.batch_size = 128
     c.checkpoint.every = 75

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
@@ -20,6 +21,7 @@ from rac_jax.report import pictures, tables
 from rac_jax.report.tensorboard import TensorBoard
 
 BRANCHES = ("rac", "base", "retrieval")  # the order of every table
+NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E knows without training
 SHOWN_NEIGHBOURS = 8
 
 Accuracy = dict[str, dict[str, float]]  # by branch, by group
@@ -57,6 +59,7 @@ def evaluate(
     """Evaluate a split: print the table, write `eval/<split>.json` and the counts beside it."""
     counts = count(parts, params, stats, split)
     accuracy = accuracies(parts, counts)
+    nearest = {NEAREST: accuracy.pop(NEAREST)} if NEAREST in accuracy else {}
     images = int(next(iter(counts.values())).seen.sum())
     result = {
         "split": split,
@@ -67,10 +70,10 @@ def evaluate(
     }
     files.write_json(workdir / "eval" / f"{split}.json", result)
     files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(parts, counts))
-    board.scalars(step, scalars(split, accuracy))
+    board.scalars(step, scalars(split, accuracy | nearest))
     if parts.retrieval is not None and parts.config.eval.show:
         _show_neighbours(parts, split, step, board)
-    print(f"\n{split}: {images} images, step {step}, accuracy in %\n{tables.accuracy_table(accuracy)}\n")
+    print(f"\n{split}: {images} images, step {step}, accuracy in %\n{tables.accuracy_table(accuracy | nearest)}\n")
     return accuracy
 
 
@@ -89,11 +92,11 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
     with tqdm(total=len(images), desc=f"eval {split}", unit="img") as bar:
         for host_batch in batches:
             batch, found = parts.put(host_batch, training=False)
-            counted = jax.device_get(eval_step(params, stats, batch, found and found["tokens"]))
+            counted = jax.device_get(eval_step(params, stats, batch, found))
             parts.check()
             total = {b: v + total.get(b, 0) for b, v in counted.items()}
             bar.update(min(config.eval.batch_size, len(images) - bar.n))
-    return {branch: Counts(*total[branch]) for branch in BRANCHES if branch in total}
+    return {name: Counts(*total[name]) for name in (*BRANCHES, NEAREST) if name in total}
 
 
 def make_eval_step(parts: system.System) -> Callable[..., dict[str, jax.Array]]:
@@ -122,13 +125,9 @@ def scalars(split: str, accuracy: Accuracy) -> dict[str, float]:
     }
 
 
-def share_of_true_class(parts: system.System, rows: np.ndarray, labels: np.ndarray) -> float:
-    """Share of the neighbours [B, k] whose text is that of the true class [B]."""
-    assert parts.retrieval is not None
-    memory = parts.retrieval.memory
-    texts = np.array([parts.dataset.class_texts[label] for label in labels])
-    found = np.array(memory.texts)[memory.text_of[rows]]
-    return float(((found == texts[:, None]) & (rows >= 0)).sum() / max((rows >= 0).sum(), 1))
+def classes_of(retrieval: system.Retrieval, rows: jax.Array) -> jax.Array:
+    """The classes that neighbours [B, k] name, −1 for none, [B, k]."""
+    return jnp.where(rows < 0, -1, retrieval.row_class[rows])
 
 
 def _per_class(parts: system.System, counts: dict[str, Counts]) -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """Train or evaluate: `python -m rac_jax.main --config=configs/demo.py`."""
 
 import os
+import re
 
-# Before jax starts: with fewer host threads, steps that are not waited for deadlock on simulated CPU devices.
-os.environ.setdefault("PJRT_NPROC", "32")
+# Before jax starts. The lookup's callback and the collectives of simulated devices each hold a thread of the host's
+# pool while they wait: with fewer than four a device, a run on few cores comes to a standstill.
+_simulated = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+_threads = 4 * int(_simulated[1]) if _simulated else 4
+os.environ.setdefault("PJRT_NPROC", str(max(_threads, os.cpu_count() or 1)))
 
 import difflib
 import sys

@@ -31,7 +31,19 @@ def batch_counts(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.A
     rank = ahead.sum(axis=1)
     finite = jnp.isfinite(logits).all(axis=1)
     hits = jnp.stack([mask, mask & finite & (rank < 1), mask & finite & (rank < 5)])
-    one_hot = (labels[:, None] == position).astype(jnp.int32)
+    return _by_class(hits, labels, classes)
+
+
+def nearest_counts(classes_found: jax.Array, labels: jax.Array, mask: jax.Array, classes: int) -> jax.Array:
+    """The same for the nearest neighbours' classes [B, k]: is the first right, is any of the first 5?"""
+    right = classes_found == labels[:, None]
+    hits = jnp.stack([mask, mask & right[:, 0], mask & right[:, :5].any(axis=1)])
+    return _by_class(hits, labels, classes)
+
+
+def _by_class(hits: jax.Array, labels: jax.Array, classes: int) -> jax.Array:
+    """Sums of hits [3, B] over the examples of each class: [3, C] int32."""
+    one_hot = (labels[:, None] == jnp.arange(classes, dtype=jnp.int32)[None]).astype(jnp.int32)
     return hits.astype(jnp.int32) @ one_hot
 
 

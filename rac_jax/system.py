@@ -34,6 +34,7 @@ class Retrieval:
     lookup: Lookup
     program: Callable[..., retrieve.Retrieved]
     train_fingerprint: str  # of the training split
+    row_class: jax.Array  # [N] int32: the class that a row's text names, or −1; on every device
 
     @property
     def memory(self) -> Memory:
@@ -149,4 +150,11 @@ def _retrieval(
     snippets = Snippets.tokenise(memory.texts, tokenizer)
     lookup = Lookup(memory, snippets, config.memory.k, index.ef_search(config), config.memory.exclude)
     program = retrieve.create(encode, lookup, mesh)
-    return Retrieval(parameters, lookup, program, dataset.fingerprint("train"))
+    row_class = sharding.put_replicated(mesh, _row_classes(memory, dataset))
+    return Retrieval(parameters, lookup, program, dataset.fingerprint("train"), row_class)
+
+
+def _row_classes(memory: Memory, dataset: Dataset) -> np.ndarray:
+    """[N] int32: the first class whose text is a row's text, or −1."""
+    class_of = {text: label for label, text in reversed(list(enumerate(dataset.class_texts)))}
+    return np.array([class_of.get(text, -1) for text in memory.texts], np.int32)[memory.text_of]

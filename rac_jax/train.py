@@ -157,13 +157,8 @@ def _retrieval_scalars(parts: system.System, batch: dict[str, jax.Array], found:
     """How long a lookup takes, and which share of the retrieved texts names the true class."""
     if parts.retrieval is None:
         return {}
-    rows, labels = (_local(values) for values in (found["rows"], batch["label"]))
+    named = evaluate.classes_of(parts.retrieval, found["rows"]) == batch["label"][:, None]
     return {
         "lookup_ms": parts.retrieval.lookup.take_milliseconds(),
-        "neighbours_of_true_class": evaluate.share_of_true_class(parts, rows, labels),
+        "neighbours_of_true_class": float(named.mean()),
     }
-
-
-def _local(values: jax.Array) -> np.ndarray:
-    """This process's part of an array that is split by its first axis."""
-    return np.concatenate([np.asarray(shard.data) for shard in values.addressable_shards])

@@ -49,6 +49,15 @@ def test_ties_and_not_a_number_do_not_flatter():
     assert counts_of([[np.nan, np.nan, np.nan]], [0]).correct5.sum() == 0
 
 
+def test_counts_of_nearest_neighbours():
+    found = jnp.array([[1, 0, 0, 0, 0, 2], [2, 2, 1, 1, 1, 0], [-1, -1, -1, -1, -1, -1], [0, 1, 2, 0, 1, 2]], jnp.int32)
+    labels, mask = jnp.array([1, 0, 2, 1], jnp.int32), jnp.array([True, True, True, False])
+    counts = metrics.Counts(*np.asarray(metrics.nearest_counts(found, labels, mask, 3)))
+    assert counts.seen.tolist() == [1, 1, 1]
+    assert counts.correct.tolist() == [0, 1, 0]
+    assert counts.correct5.tolist() == [0, 1, 0]  # the 0 of the second is sixth
+
+
 def test_adding_batches():
     a, b = counts_of([[1, 0]], [0]), counts_of([[1, 0]], [1])
     total = a + b

@@ -218,6 +218,7 @@ def test_what_a_run_writes(eight):
         assert accuracy["medium"] == sum(right[2:6]) / 100
         assert accuracy["few"] == sum(right[6:]) / 100
         assert accuracy["top5"] == sum(classes[branch]["correct_top5"]) / 250 >= accuracy["all"]
+    assert 100 < sum(classes["nearest"]["correct"]) < 220  # E alone: far above chance, far below right
     stored = json.loads((workdir / "config.json").read_text())
     assert stored["train"]["batch_size"] == 16
 

@@ -1,5 +1,6 @@
 """Making a memory: encode the training images with E, index the keys, write the folder."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tqdm import tqdm
 from rac_jax import data, sharding, weights
 from rac_jax.config import ConfigError
 from rac_jax.data import pipeline
-from rac_jax.data.dataset import Dataset
+from rac_jax.data.dataset import Dataset, Split
 from rac_jax.memory import index, store
 from rac_jax.memory.retrieve import Encode
 from rac_jax.models.rac import ImageEncoder
@@ -37,16 +38,17 @@ def open_or_build(
         if not np.isfinite(keys).all():
             bad = int(np.flatnonzero(~np.isfinite(keys).all(axis=1))[0])
             raise ValueError(f"E gave no finite key for {split.images.references()[bad]}")
-        store.write(
-            folder,
-            recipe,
-            keys,
-            dataset.class_texts,
-            split.labels,
-            split.images.references(),
-            index.build(keys, config),
-        )
+        texts, text_of = _texts(dataset, split)
+        store.write(folder, recipe, keys, texts, text_of, split.images.references(), index.build(keys, config))
     return store.read(folder)
+
+
+def _texts(dataset: Dataset, split: Split) -> tuple[Sequence[str], np.ndarray]:
+    """The distinct texts, and which of them each image has: its caption, or else its class's text."""
+    if split.captions is None:
+        return dataset.class_texts, split.labels
+    texts, text_of = np.unique(np.array(split.captions, dtype=str), return_inverse=True)
+    return texts.tolist(), text_of
 
 
 def make_recipe(config: ConfigDict, dataset: Dataset, encoder: ImageEncoder) -> store.Recipe:
