@@ -92,7 +92,9 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
     with tqdm(total=len(images), desc=f"eval {split}", unit="img") as bar:
         for host_batch in batches:
             batch, found = parts.put(host_batch, training=False)
-            counted = jax.device_get(eval_step(params, stats, batch, found))
+            tokens = found and found["tokens"]
+            named = classes_of(parts.retrieval, found["rows"]) if parts.retrieval else None
+            counted = jax.device_get(eval_step(params, stats, batch, tokens, named))
             parts.check()
             total = {b: v + total.get(b, 0) for b, v in counted.items()}
             bar.update(min(config.eval.batch_size, len(images) - bar.n))
@@ -100,14 +102,16 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
 
 
 def make_eval_step(parts: system.System) -> Callable[..., dict[str, jax.Array]]:
-    """Compiled: parameters, statistics, batch, tokens -> [3, C] counts by branch, whole on every device."""
-    graph = nnx.graphdef(parts.model)
+    """Compiled: parameters, statistics, batch, tokens, the classes neighbours name -> [3, C] counts by branch."""
+    graph, classes = nnx.graphdef(parts.model), parts.dataset.num_classes
 
-    def eval_step(params: Any, stats: Any, batch: dict[str, jax.Array], tokens: Any) -> Any:
+    def eval_step(params: Any, stats: Any, batch: dict[str, jax.Array], tokens: Any, named: Any) -> Any:
+        labels, mask = batch["label"], batch["mask"]
         logits = nnx.merge(graph, params, stats)(batch["image"], tokens)
-        return {
-            branch: metrics.batch_counts(values, batch["label"], batch["mask"]) for branch, values in logits.items()
-        }
+        counts = {branch: metrics.batch_counts(values, labels, mask) for branch, values in logits.items()}
+        if named is not None:
+            counts[NEAREST] = metrics.nearest_counts(named, labels, mask, classes)
+        return counts
 
     return jax.jit(eval_step, out_shardings=sharding.replicated(parts.mesh))
 
