@@ -31,7 +31,7 @@ def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, 
     """Restore a step (None: the newest) of the run in `workdir` and evaluate it."""
     if not (workdir / "checkpoints").exists():
         raise FileNotFoundError(f"{workdir} holds no checkpoints; train first, or name its --workdir")
-    workdirs.claim(config, workdir)
+    workdirs.check(config, workdir)
     parts = system.create(config, workdir, pretrained=False)
     _, params, stats = states.split(parts.model)
     like = {"params": params, "stats": stats}

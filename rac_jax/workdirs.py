@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -11,24 +12,27 @@ from rac_jax.report.tensorboard import TensorBoard
 
 
 def claim(config: ConfigDict, workdir: Path) -> None:
-    """Record the config in the folder, or refuse a folder that holds a run with other settings."""
+    """Record the config in the folder, unless it holds a run with other settings."""
+    check(config, workdir)
+    files.write_json(workdir / "config.json", _plain(config))
+
+
+def check(config: ConfigDict, workdir: Path) -> None:
+    """Refuse a folder that holds a run with other settings, and say which."""
     path = workdir / "config.json"
-    new = json.loads(config.to_json_best_effort())
-    if path.exists():
-        differences = changed(json.loads(path.read_text()), new)
-        if differences:
-            lines = [f"  {name}: {old!r} there, {now!r} now" for name, (old, now) in differences.items()]
-            raise ConfigError(
-                f"{workdir} holds a run with other settings:\n"
-                + "\n".join(lines)
-                + "\nName another --workdir, or give the settings of that run."
-            )
-    files.write_json(path, new)
+    differences = changed(json.loads(path.read_text()), _plain(config)) if path.exists() else {}
+    if differences:
+        lines = [f"  {name}: {old!r} there, {now!r} now" for name, (old, now) in differences.items()]
+        raise ConfigError(
+            f"{workdir} holds a run with other settings:\n"
+            + "\n".join(lines)
+            + "\nName another --workdir, or give the settings of that run."
+        )
 
 
 def describe(config: ConfigDict, board: TensorBoard) -> None:
     """The config as text and as hyper-parameters."""
-    plain = json.loads(config.to_json_best_effort())
+    plain = _plain(config)
     board.text(0, "config", "```\n" + json.dumps(plain, indent=2) + "\n```")
     flat = {
         f"{room}.{name}": value
@@ -37,3 +41,8 @@ def describe(config: ConfigDict, board: TensorBoard) -> None:
         for name, value in fields.items()
     }
     board.hparams({"seed": plain["seed"]} | flat)
+
+
+def _plain(config: ConfigDict) -> dict[str, Any]:
+    """The config as JSON holds it."""
+    return json.loads(config.to_json_best_effort())
