@@ -22,11 +22,7 @@ VARIANTS["cifar10"] = ("cifar10_lt", 100.0)
 
 def get_config(variant: str = "") -> ConfigDict:
     """CIFAR-100 at imbalance 100, or one of the other usual settings."""
-    if variant not in VARIANTS:
-        known = ", :".join(filter(None, VARIANTS))
-        raise config.ConfigError(f"configs/cifar100_lt.py:{variant} is unknown; there are :{known}")
-    c = config.default()
-    c.name = "_".join(filter(None, ("cifar100_lt", variant)))
+    c = config.default("cifar100_lt", variant, VARIANTS)
     c.data.name, c.data.imbalance = VARIANTS[variant]
     c.data.image_size = 128
     c.data.crop = 1.0  # 32 × 32 pixels have no border to lose

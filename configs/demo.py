@@ -21,10 +21,7 @@ VARIANTS = ("", "base", "retrieval", "ce", "balce")
 
 def get_config(variant: str = "") -> ConfigDict:
     """The demo, or one of its comparisons."""
-    if variant not in VARIANTS:
-        raise config.ConfigError(f"configs/demo.py:{variant} is unknown; there are :{', :'.join(VARIANTS[1:])}")
-    c = config.default()
-    c.name = "_".join(filter(None, ("demo", variant)))
+    c = config.default("demo", variant, VARIANTS)
     c.data.name = "digits"
     c.data.image_size = 64
     c.data.crop = 1.0  # the digits fill their 8 × 8 pixels

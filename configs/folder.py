@@ -20,10 +20,7 @@ from rac_jax import config
 
 def get_config(variant: str = "") -> ConfigDict:
     """There is only the one."""
-    if variant:
-        raise config.ConfigError(f"configs/folder.py:{variant} is unknown; there are no variants")
-    c = config.default()
-    c.name = "folder"
+    c = config.default("folder", variant)
     c.data.name = "folder"
     c.data.image_size = 128
     c.data.on_bad_image = "skip"

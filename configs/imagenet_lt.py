@@ -15,10 +15,7 @@ from rac_jax import config
 
 def get_config(variant: str = "") -> ConfigDict:
     """There is only the one."""
-    if variant:
-        raise config.ConfigError(f"configs/imagenet_lt.py:{variant} is unknown; there are no variants")
-    c = config.default()
-    c.name = "imagenet_lt"
+    c = config.default("imagenet_lt", variant)
     c.data.name = "imagenet_lt"
     c.data.workers = 16
     c.model.base = c.model.encoder = "vit_b16"

@@ -20,10 +20,7 @@ VARIANTS = ("", "384", "base", "paper")
 
 def get_config(variant: str = "") -> ConfigDict:
     """The recipe for iNaturalist 2018, or one of its comparisons."""
-    if variant not in VARIANTS:
-        raise config.ConfigError(f"configs/inat.py:{variant} is unknown; there are :{', :'.join(VARIANTS[1:])}")
-    c = config.default()
-    c.name = "_".join(filter(None, ("inat", variant)))
+    c = config.default("inat", variant, VARIANTS)
     c.data.name = "inat2018"
     c.data.workers = 16
     c.data.image_size = 384 if variant == "384" else 224

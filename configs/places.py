@@ -20,10 +20,7 @@ VARIANTS = ("", "base", "retrieval", "paper")
 
 def get_config(variant: str = "") -> ConfigDict:
     """The recipe for Places365-LT, or one of its comparisons."""
-    if variant not in VARIANTS:
-        raise config.ConfigError(f"configs/places.py:{variant} is unknown; there are :{', :'.join(VARIANTS[1:])}")
-    c = config.default()  # the defaults are the paper's: optimiser, augmentation, k, loss
-    c.name = "_".join(filter(None, ("places", variant)))
+    c = config.default("places", variant, VARIANTS)  # the defaults are the paper's: optimiser, augmentation, k, loss
     c.data.name = "places_lt"
     c.data.workers = 16
     c.model.base = c.model.encoder = "vit_b16"

@@ -1,7 +1,7 @@
 """Every setting of a run, once, with its default. `configs/*.py` only override."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,10 +11,16 @@ class ConfigError(ValueError):
     """A setting that cannot work; the message names the field and what would."""
 
 
-def default() -> ConfigDict:
-    """All fields, locked: a name that is not here is an error, and so is a value of another type."""
+def default(name: str = "run", variant: str = "", variants: Collection[str] = ()) -> ConfigDict:
+    """All fields, locked: a name that is not here is an error, and so is a value of another type.
+
+    For the file configs/<name>.py asked for as <name>.py:<variant>, which must be one of `variants`.
+    """
+    if variant and variant not in variants:
+        known = f"there are :{', :'.join(filter(None, variants))}" if any(variants) else "it has no variants"
+        raise ConfigError(f"configs/{name}.py:{variant} is unknown; {known}")
     c = ConfigDict()
-    c.name = "run"  # the run's folder is runs/<name> unless --workdir says otherwise
+    c.name = "_".join(filter(None, (name, variant)))  # the run's folder is runs/<name> unless --workdir is given
     c.seed = 0  # initial weights, order of examples, augmentation, stochastic depth
     c.weights_dir = ""  # where weight files lie; "" = the environment variable RAC_JAX_WEIGHTS
 

@@ -66,7 +66,7 @@ def test_variants(module):
         validate(module.get_config(variant), devices=1)
     names = [module.get_config(variant).name for variant in module.VARIANTS]
     assert len(set(names)) == len(names)  # each has a folder of its own
-    with pytest.raises(ConfigError, match="unknown; there are"):
+    with pytest.raises(ConfigError, match="nonsense is unknown; there are :"):
         module.get_config("nonsense")
 
 
