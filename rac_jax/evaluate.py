@@ -1,5 +1,6 @@
 """Evaluation: every image of a split once, per-class counts by branch, a table and its files."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
         workers=config.data.workers,
     )
     eval_step = make_eval_step(parts)
-    total: dict[str, np.ndarray] = {}
+    total: dict[str, Counts] = {}
     with tqdm(total=len(images), desc=f"eval {split}", unit="img") as bar:
         for host_batch in batches:
             batch, found = parts.put(host_batch, training=False)
@@ -96,11 +97,13 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
             named = classes_of(parts.retrieval, found["rows"]) if parts.retrieval else None
             counted = jax.device_get(eval_step(params, stats, batch, tokens, named))
             parts.check()
-            total = {b: v + total.get(b, 0) for b, v in counted.items()}
+            for name, arrays in counted.items():
+                total[name] = total[name] + Counts(*arrays) if name in total else Counts(*arrays)
             bar.update(min(config.eval.batch_size, len(images) - bar.n))
-    return {name: Counts(*total[name]) for name in (*BRANCHES, NEAREST) if name in total}
+    return {name: total[name] for name in (*BRANCHES, NEAREST) if name in total}
 
 
+@functools.lru_cache(maxsize=1)  # evaluations while training share what the first one compiled
 def make_eval_step(parts: system.System) -> Callable[..., dict[str, jax.Array]]:
     """Compiled: parameters, statistics, batch, tokens, the classes neighbours name -> [3, C] counts by branch."""
     graph, classes = nnx.graphdef(parts.model), parts.dataset.num_classes

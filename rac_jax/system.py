@@ -51,7 +51,7 @@ class Retrieval:
         return self.memory.row_of(self.train_fingerprint, batch["id"])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # one is equal to itself alone, and can be a key
 class System:
     """Everything a run is made of, but for what training changes."""
 
