@@ -39,7 +39,7 @@ def open_or_build(
             bad = int(np.flatnonzero(~np.isfinite(keys).all(axis=1))[0])
             raise ValueError(f"E gave no finite key for {split.images.references()[bad]}")
         texts, text_of = _texts(dataset, split)
-        store.write(folder, recipe, keys, texts, text_of, split.images.references(), index.build(keys, config))
+        store.write(folder, recipe, keys, texts, text_of, split.images.references(), index.build(keys, recipe["index"]))
     return store.read(folder)
 
 
@@ -53,10 +53,7 @@ def _texts(dataset: Dataset, split: Split) -> tuple[Sequence[str], np.ndarray]:
 
 def make_recipe(config: ConfigDict, dataset: Dataset, encoder: ImageEncoder) -> store.Recipe:
     """Everything that decides what a memory contains."""
-    model, memory = config.model, config.memory
-    graph = {"kind": memory.index, "metric": memory.metric}
-    if memory.index == "hnsw":
-        graph |= {"m": memory.hnsw_m, "ef_construction": memory.ef_construction}
+    model = config.model
     return {
         "encoder": {
             "name": model.encoder,
@@ -76,7 +73,7 @@ def make_recipe(config: ConfigDict, dataset: Dataset, encoder: ImageEncoder) -> 
             "split": "train",
             "fingerprint": dataset.fingerprint("train"),
         },
-        "index": graph,
+        "index": index.spec(config),
     }
 
 

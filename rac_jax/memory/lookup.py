@@ -54,7 +54,7 @@ class Lookup:
 
     def search(self, queries: np.ndarray, own: np.ndarray) -> Neighbours:
         """Neighbours of queries [B, D]; `own` [B] are the rows of the queries' own images (see NO_ROW)."""
-        rows, similarities = index.search(self.memory.index, queries, self.k + 1, self.ef_search)
+        rows, similarities = index.search(self.memory.index, queries, self.k + 1, self.ef_search, self.memory.allowed())
         rows, similarities = _drop_one(rows, similarities, self._dropped(rows, own))
         missing = rows < 0
         texts = np.where(missing, -1, self.memory.text_of[rows])

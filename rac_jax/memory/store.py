@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from rac_jax.config import difference
+from rac_jax.memory import index
 
 VERSION = 1
 FILES = ("keys.npy", "rows.arrow", "index.faiss")
@@ -33,7 +34,7 @@ class BadMemory(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """An open memory."""
+    """An open memory: a snapshot, which later changes of the folder do not touch."""
 
     folder: Path
     recipe: Recipe
@@ -46,6 +47,21 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def version(self) -> int:
+        """Goes up with every change of the folder."""
+        return VERSION
+
+    @property
+    def enabled(self) -> int:
+        """How many rows a search may return."""
+        allowed = self.allowed()
+        return len(self) if allowed is None else int(allowed.sum())
+
+    def allowed(self) -> np.ndarray | None:
+        """The rows that a search may return, [N] bool; None for all of them."""
+        return None
 
     def row_of(self, data_fingerprint: str, ids: np.ndarray) -> np.ndarray:
         """Rows of a split's images by their ids, int32; −1 for all when the split is not inside."""
@@ -66,7 +82,7 @@ def write(
     texts: Sequence[str],
     text_of: np.ndarray,
     images: Sequence[str],
-    index: faiss.Index,
+    built: faiss.Index,
 ) -> None:
     """Write the folder under a temporary name and rename it: it is there whole or not at all."""
     temporary = folder.with_name(f"{folder.name}.writing-{os.getpid()}")
@@ -77,7 +93,7 @@ def write(
     table = pa.table({"text": text, "image": pa.array(images, pa.string())})
     with pa.OSFile(str(temporary / "rows.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    faiss.write_index(index, str(temporary / "index.faiss"))
+    index.write(built, temporary / "index.faiss")
     manifest = {
         "version": VERSION,
         "fingerprint": fingerprint(recipe),
@@ -118,15 +134,16 @@ def read(folder: Path) -> Memory:
             raise BadMemory(f"{folder / name} is damaged (checksum); delete {folder} to build it anew")
     rows = pa.ipc.open_file(pa.memory_map(str(folder / "rows.arrow"))).read_all()
     text = rows["text"].combine_chunks()
+    keys = np.load(folder / "keys.npy", mmap_mode="r", allow_pickle=False)
     return Memory(
         folder=folder,
         recipe=manifest["recipe"],
         fingerprint=manifest["fingerprint"],
-        keys=np.load(folder / "keys.npy", mmap_mode="r", allow_pickle=False),
+        keys=keys,
         texts=tuple(text.dictionary.to_pylist()),
         text_of=text.indices.to_numpy(),
         images=rows["image"],
-        index=faiss.read_index(str(folder / "index.faiss")),
+        index=index.read(folder / "index.faiss", keys, manifest["recipe"].get("index", {})),
     )
 
 

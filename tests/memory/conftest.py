@@ -30,7 +30,7 @@ def config():
 def memory(tmp_path, keys, config):
     text_of = np.repeat(np.arange(4), 10)
     images = [f"image{i}" for i in range(40)]
-    store.write(tmp_path / "memory", RECIPE, keys, TEXTS, text_of, images, index.build(keys, config))
+    store.write(tmp_path / "memory", RECIPE, keys, TEXTS, text_of, images, index.build(keys, index.spec(config)))
     return store.read(tmp_path / "memory")
 
 

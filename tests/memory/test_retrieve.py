@@ -70,7 +70,7 @@ def test_300_unblocked_iterations_do_not_deadlock(tmp_path, config, snippets):
     width, batch = 1280, 192
     keys = np.random.default_rng(0).normal(size=(400, width)).astype(np.float32)
     text_of, names = np.arange(400) % 4, [str(i) for i in range(400)]
-    store.write(tmp_path / "m", RECIPE, keys, TEXTS, text_of, names, index.build(keys, config))
+    store.write(tmp_path / "m", RECIPE, keys, TEXTS, text_of, names, index.build(keys, index.spec(config)))
     lookup = Lookup(store.read(tmp_path / "m"), snippets, 5, 64, "id")
     mesh = mesh_of(8)
     assert batch // 8 * width * 4 > 100 * 1024
