@@ -69,6 +69,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.hnsw_m = 32  # links of a node
     c.memory.ef_construction = 40  # candidates while the graph is built
     c.memory.ef_search = 0  # candidates while it is searched; 0 = max(64, 4 k)
+    c.memory.lookup = "callback"  # callback | pipelined (the same neighbours, found while the step before is under way)
     c.memory.exclude = "id"  # in training, leave out: id (the query itself) | first | none
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
 
@@ -120,6 +121,7 @@ CHOICES = {
     "model.dtype": ("bfloat16", "float32"),
     "memory.metric": ("cosine", "l2"),
     "memory.index": ("hnsw", "flat"),
+    "memory.lookup": ("callback", "pipelined"),
     "memory.exclude": ("id", "first", "none"),
     "loss.name": ("lace", "ce", "balce"),
     "loss.reweight": ("none", "inverse_sqrt", "inverse_log"),

@@ -13,7 +13,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, files, metrics, sharding, states, system, workdirs
+from rac_jax import data, feed, files, metrics, sharding, states, system, workdirs
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
 from rac_jax.memory.lookup import KEEP_ALL
@@ -91,8 +91,7 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
     eval_step = make_eval_step(parts)
     total: dict[str, Counts] = {}
     with tqdm(total=len(images), desc=f"eval {split}", unit="img") as bar:
-        for host_batch in batches:
-            batch, found = parts.put(host_batch, training=False)
+        for batch, found in feed.feed(parts, batches, training=False):
             tokens = found and found["tokens"]
             named = classes_of(parts.retrieval, found["rows"]) if parts.retrieval else None
             counted = jax.device_get(eval_step(params, stats, batch, tokens, named))

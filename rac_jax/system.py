@@ -33,6 +33,7 @@ class Retrieval:
     parameters: Any  # of E, on every device
     lookup: Lookup
     program: Callable[..., retrieve.Retrieved]
+    encode: Callable[..., jax.Array]  # the program's first half: keys alone
     train_fingerprint: str  # of the training split
     row_class: jax.Array  # [N] int32: the class that a row's text names, or −1; on every device
 
@@ -43,6 +44,14 @@ class Retrieval:
     def __call__(self, images: jax.Array, own: jax.Array) -> retrieve.Retrieved:
         """Tokens, rows and similarities for images [B, S, S, 3] and their own rows [B], both placed."""
         return self.program(self.parameters, images, own)
+
+    def keys(self, images: jax.Array) -> jax.Array:
+        """What E sees in placed images [B, S, S, 3]: [B, D]."""
+        return self.encode(self.parameters, images)
+
+    def search(self, keys: jax.Array, own: np.ndarray) -> dict[str, np.ndarray]:
+        """The neighbours of keys, asked by this thread of the host; waits for the keys."""
+        return retrieve.search_on_host(self.lookup, keys, own)
 
     def own_rows(self, batch: Batch, *, training: bool) -> np.ndarray:
         """The memory's rows of a batch's own images, which training leaves out: [b] int32."""
@@ -149,9 +158,9 @@ def _retrieval(
     memory = build.open_or_build(config, dataset, encoder, encode, parameters, folder=folder, mesh=mesh)
     snippets = Snippets.tokenise(memory.texts, tokenizer)
     lookup = Lookup(memory, snippets, config.memory.k, index.ef_search(config), config.memory.exclude)
-    program = retrieve.create(encode, lookup, mesh)
+    program, keys = retrieve.create(encode, lookup, mesh), retrieve.create_keys(encode, mesh)
     row_class = sharding.put_replicated(mesh, _row_classes(memory, dataset))
-    return Retrieval(parameters, lookup, program, dataset.fingerprint("train"), row_class)
+    return Retrieval(parameters, lookup, program, keys, dataset.fingerprint("train"), row_class)
 
 
 def _row_classes(memory: Memory, dataset: Dataset) -> np.ndarray:

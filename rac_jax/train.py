@@ -15,7 +15,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, evaluate, losses, optimizer, sharding, states, system, workdirs
+from rac_jax import data, evaluate, feed, losses, optimizer, sharding, states, system, workdirs
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
 from rac_jax.report.tensorboard import TensorBoard
@@ -109,12 +109,13 @@ def _loop(
         workers=config.data.workers,
         start=steps[0],
     )
+    fed = feed.feed(parts, batches, training=True)
     waiting: deque[dict[str, jax.Array]] = deque()
     window: list[dict[str, jax.Array]] = []
     since = time.perf_counter()
     with tqdm(initial=steps[0], total=steps[1], desc="train", unit="step") as bar:
         for step in range(steps[0] + 1, steps[1] + 1):
-            batch, found = parts.put(next(batches), training=True)
+            batch, found = next(fed)
             state, metrics = train_step(state, batch, found and found["tokens"])
             window.append(metrics)
             waiting.append(metrics)

@@ -1,10 +1,12 @@
-"""The retrieve program: images -> E -> keys -> host lookup -> tokens, one jitted call."""
+"""From images to neighbours: E and the lookup in one jitted call, or apart, with the lookup on a thread of the host."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
@@ -35,7 +37,7 @@ def create(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Retrieve
     length, k = lookup.snippets.tokenizer.length, lookup.k
 
     def local(parameters: Any, images: jax.Array, own: jax.Array) -> Retrieved:
-        keys = jax.lax.stop_gradient(encode(parameters, images))
+        keys = _keys(encode, parameters, images)
         batch = images.shape[0]
         shapes = (
             jax.ShapeDtypeStruct((batch, length), jnp.int32),
@@ -45,11 +47,36 @@ def create(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Retrieve
         tokens, rows, similarities = jax.pure_callback(lookup.callback, shapes, keys, own)
         return {"tokens": tokens, "rows": rows, "similarities": similarities}
 
+    return _over_the_batch(local, mesh, arrays=2)
+
+
+def create_keys(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:
+    """`keys(parameters, images)`: what `create` asks the memory for, bit for bit, without asking."""
+    return _over_the_batch(lambda parameters, images: _keys(encode, parameters, images), mesh, arrays=1)
+
+
+def search_on_host(lookup: Lookup, keys: jax.Array, own: np.ndarray) -> dict[str, np.ndarray]:
+    """What `create`'s callbacks would answer for this process's keys [b, D]: the same calls, by threads of the host."""
+    shards = sorted(keys.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    with ThreadPoolExecutor(len(shards)) as threads:
+        queries = (np.asarray(shard.data) for shard in shards)
+        found = list(threads.map(lookup.callback, queries, np.split(own, len(shards))))
+    tokens, rows, similarities = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return {"tokens": tokens, "rows": rows, "similarities": similarities}
+
+
+def _keys(encode: Encode, parameters: Any, images: jax.Array) -> jax.Array:
+    """E's keys, fenced off: whatever follows, E is compiled alike and gives the same bits."""
+    return jax.lax.optimization_barrier(jax.lax.stop_gradient(encode(parameters, images)))
+
+
+def _over_the_batch(local: Callable, mesh: Mesh, *, arrays: int) -> Callable:
+    """`local(parameters, *arrays)` on each device's part of the batch, compiled."""
     batch_axes = PartitionSpec(mesh.axis_names)
     sharded = jax.shard_map(
         local,
         mesh=mesh,
-        in_specs=(PartitionSpec(), batch_axes, batch_axes),
+        in_specs=(PartitionSpec(), *[batch_axes] * arrays),
         out_specs=batch_axes,
         check_vma=False,
     )
