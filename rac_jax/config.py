@@ -65,6 +65,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.dir = ""  # "" = <workdir>/memory
     c.memory.k = 30  # neighbours whose texts T reads
     c.memory.metric = "cosine"  # cosine | l2
+    c.memory.precision = "float32"  # of the stored keys: float32 | float16
     c.memory.index = "hnsw"  # hnsw | flat
     c.memory.hnsw_m = 32  # links of a node
     c.memory.ef_construction = 40  # candidates while the graph is built
@@ -120,6 +121,7 @@ CHOICES = {
     "model.scale": ("paper", "sqrt", "learned"),
     "model.dtype": ("bfloat16", "float32"),
     "memory.metric": ("cosine", "l2"),
+    "memory.precision": ("float32", "float16"),
     "memory.index": ("hnsw", "flat"),
     "memory.lookup": ("callback", "pipelined"),
     "memory.exclude": ("id", "first", "none"),

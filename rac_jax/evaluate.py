@@ -16,6 +16,7 @@ from tqdm import tqdm
 from rac_jax import data, feed, files, metrics, sharding, states, system, workdirs
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
+from rac_jax.data.decode import decode
 from rac_jax.memory.lookup import KEEP_ALL
 from rac_jax.metrics import Counts
 from rac_jax.report import pictures, tables
@@ -24,6 +25,7 @@ from rac_jax.report.tensorboard import TensorBoard
 BRANCHES = ("rac", "base", "retrieval")  # the order of every table
 NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E knows without training
 SHOWN_NEIGHBOURS = 8
+NO_PICTURE = np.full((8, 8, 3), 128, np.uint8)
 
 Accuracy = dict[str, dict[str, float]]  # by branch, by group
 
@@ -153,7 +155,6 @@ def _show_neighbours(parts: system.System, split: str, step: int, board: TensorB
     """Pictures of a few images, evenly spread over the split, with what the memory found for them."""
     assert parts.retrieval is not None
     images, memory = parts.dataset.split(split), parts.retrieval.memory
-    train_images = parts.dataset.split("train").images
     size = parts.config.eval.batch_size
     chosen = np.unique(np.linspace(0, len(images) - 1, min(parts.config.eval.show, size)).astype(int))
     transform = data.eval_transform(parts.config)
@@ -167,7 +168,18 @@ def _show_neighbours(parts: system.System, split: str, step: int, board: TensorB
         strip = pictures.neighbour_strip(
             images.images[i],
             parts.dataset.class_texts[images.labels[i]],
-            [train_images[row] for row in rows],
-            [memory.texts[t] for t in memory.text_of[rows]],
+            [_picture(parts, row) for row in rows],
+            memory.texts.take(memory.text_of[rows]),
         )
         board.image(step, f"neighbours/{split}_{images.images.references()[i]}", strip)
+
+
+def _picture(parts: system.System, row: int) -> np.ndarray:
+    """The image of a memory's row, where it can be had: of the training split, or a file that is still there."""
+    assert parts.retrieval is not None
+    memory = parts.retrieval.memory
+    source, position = memory.source_of(row)
+    if source.fingerprint == parts.retrieval.train_fingerprint:
+        return parts.dataset.split("train").images[position]
+    file = memory.file_of(row)
+    return decode(file.read_bytes(), str(file)) if file else NO_PICTURE

@@ -1,17 +1,31 @@
 """Writing files so that a reader sees the old one or the new one, never half of one."""
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write under a temporary name beside `path`, then rename."""
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` to write to; what was written gets its name at the end, on the disk for good."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write under a temporary name beside `path`, then rename."""
+    with whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -32,8 +32,7 @@ def create(config: ConfigDict) -> Dataset:
     """The data set that `config.data` names."""
     data = config.data
     dataset = prepared.load(data.root, data.name) if prepared.is_prepared(data.root) else _load(data)
-    splits = {name: _sized(split, data.image_size) for name, split in dataset.splits.items()}
-    dataset = dataclasses.replace(dataset, splits=splits)
+    dataset = sized(dataset, data.image_size)
     return usable.without_bad(dataset) if data.on_bad_image == "skip" else dataset
 
 
@@ -64,8 +63,13 @@ def _perhaps_thinned(dataset: Dataset, data: ConfigDict) -> Dataset:
     return long_tail.thin_out(dataset, data.imbalance, data.seed) if data.imbalance > 1 else dataset
 
 
-def _sized(split: Split, image_size: int) -> Split:
+def sized(dataset: Dataset, image_size: int) -> Dataset:
     """Large images need not be decoded in full."""
+    splits = {name: _sized(split, image_size) for name, split in dataset.splits.items()}
+    return dataclasses.replace(dataset, splits=splits)
+
+
+def _sized(split: Split, image_size: int) -> Split:
     if not isinstance(split.images, FileImages | RecordImages):
         return split
     return dataclasses.replace(split, images=dataclasses.replace(split.images, enough=2 * image_size))

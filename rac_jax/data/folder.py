@@ -34,6 +34,18 @@ def load(root: str, *, seed: int, val_share: float, test_share: float) -> Datase
     return _dataset(folder, class_names, with_test(splits))
 
 
+def read(root: str, split: str) -> tuple[tuple[str, ...], Split]:
+    """The class names and all images of a folder of class folders, or of its folder for that split."""
+    folder = Path(root)
+    if not root or not folder.is_dir():
+        raise FileNotFoundError(f"{root!r} is no folder. {HOW_TO}")
+    part = _first(folder, FOLDERS.get(split, (split,))) if _first(folder, FOLDERS["train"]) else folder
+    if part is None:
+        raise FileNotFoundError(f"{folder} has a folder for train, but none for {split}")
+    class_names = _class_folders(part)
+    return class_names, _scan(folder, part, class_names, split)
+
+
 def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_dir()), None)
 

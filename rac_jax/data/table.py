@@ -7,6 +7,7 @@ numbers from 0 up. Without a split column, test and validation images are held o
 import csv
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,12 @@ def load(file: str, root: str, *, seed: int, val_share: float, test_share: float
     folder = Path(root) if root else table.parent
     rows = read_rows(table)
     class_names, labels = _labels(rows)
-    _check_paths(rows, folder)
+    check_paths(rows, folder)
     captions = [str(row.get("caption") or "") for _, row in rows]
     everything = files.file_split("train", folder, [row["path"] for _, row in rows], labels)
     everything = dataclasses.replace(everything, captions=captions if any(captions) else None)
     if "split" in rows[0][1]:
-        named = np.array([_split_of(where, row) for where, row in rows])
+        named = np.array([split_of(where, row) for where, row in rows])
         positions = {name: np.flatnonzero(named == name) for name in ("train", "val", "test") if name in named}
     else:
         positions = long_tail.held_out(everything.labels, {"val": val_share, "test": test_share}, seed)
@@ -48,8 +49,8 @@ def load(file: str, root: str, *, seed: int, val_share: float, test_share: float
     return Dataset(table.stem, class_names, tuple(words(name) for name in class_names), with_test(splits))
 
 
-def read_rows(table: Path) -> list[Row]:
-    """The rows, each with where it stands; there is at least one, and it has a path and a label."""
+def read_rows(table: Path, needed: Sequence[str] = ("path", "label")) -> list[Row]:
+    """The rows, each with where it stands; there is at least one, and each has what is needed."""
     if table.suffix == ".csv":
         with table.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines)
@@ -64,7 +65,7 @@ def read_rows(table: Path) -> list[Row]:
     if not rows:
         raise ValueError(f"{table}: no rows")
     for where, row in rows:
-        absent = [name for name in ("path", "label") if row.get(name) in (None, "")]
+        absent = [name for name in needed if row.get(name) in (None, "")]
         if absent:
             raise ValueError(f"{where}: no {' and no '.join(absent)}; the columns are {list(row)}")
     return rows
@@ -95,7 +96,8 @@ def _labels(rows: list[Row]) -> tuple[tuple[str, ...], list[int]]:
     return tuple(class_names), [place[value] for value in values]
 
 
-def _check_paths(rows: list[Row], folder: Path) -> None:
+def check_paths(rows: list[Row], folder: Path) -> None:
+    """Every image is there, and named once."""
     first: dict[str, str] = {}
     for where, row in rows:
         path = str(row["path"])
@@ -105,7 +107,7 @@ def _check_paths(rows: list[Row], folder: Path) -> None:
             raise FileNotFoundError(f"{where}: there is no file {folder / path}")
 
 
-def _split_of(where: str, row: dict[str, Any]) -> str:
+def split_of(where: str, row: dict[str, Any]) -> str:
     name = str(row.get("split") or "").lower()
     if name not in SPLITS:
         raise ValueError(f"{where}: split is {row.get('split')!r}; known: train, val, test")

@@ -18,12 +18,13 @@ NAMED = 20  # bad images that are logged by name
 
 def without_bad(dataset: Dataset) -> Dataset:
     """The data set without the images that cannot be decoded. Decodes every image once."""
-    splits = {name: _usable_part(split) for name, split in dataset.splits.items()}
+    splits = {name: usable_part(split) for name, split in dataset.splits.items()}
     check_every_class(splits["train"], dataset.class_names, f"{dataset.name}, without its bad images")
     return dataclasses.replace(dataset, splits=splits)
 
 
-def _usable_part(split: Split) -> Split:
+def usable_part(split: Split) -> Split:
+    """The split without the images that cannot be decoded; the first few are named in the log."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         problems = list(
             tqdm(

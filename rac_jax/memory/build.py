@@ -1,11 +1,15 @@
-"""Making a memory: encode the training images with E, index the keys, write the folder."""
+"""Filling a memory: encode a source's images with E, a shard at a time, and index the keys."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from absl import logging
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
@@ -14,9 +18,14 @@ from rac_jax import data, sharding, weights
 from rac_jax.config import ConfigError
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
-from rac_jax.memory import index, store
+from rac_jax.memory import edit, index, manifest, sources, store
+from rac_jax.memory.manifest import BadMemory, Recipe
 from rac_jax.memory.retrieve import Encode
+from rac_jax.memory.sources import Content
 from rac_jax.models.rac import ImageEncoder
+
+TRAIN = "train"  # the name of the source that is the run's own training split
+SHARD = 4096  # keys after which they are safe: an interrupted build goes on behind the last whole shard
 
 
 def open_or_build(
@@ -29,36 +38,140 @@ def open_or_build(
     folder: Path,
     mesh: Mesh,
 ) -> store.Memory:
-    """The memory in `folder` if it is this config's; built there if there is none."""
-    recipe = make_recipe(config, dataset, encoder)
-    _check_k(config, len(dataset.split("train")))
-    if not store.matches(folder, recipe):
-        split = dataset.split("train")
-        keys = encode_split(config, dataset, encode, parameters, mesh)
-        if not np.isfinite(keys).all():
-            bad = int(np.flatnonzero(~np.isfinite(keys).all(axis=1))[0])
-            raise ValueError(f"E gave no finite key for {split.images.references()[bad]}")
-        texts, text_of = _texts(dataset, split)
-        store.write(folder, recipe, keys, texts, text_of, split.images.references(), index.build(keys, recipe["index"]))
-    return store.read(folder)
+    """The memory in `folder`, if it is by this config's recipe; its training split is encoded if the memory is new."""
+    recipe = make_recipe(config, encoder)
+    if _wants_training_split(folder, recipe, dataset):
+        _check_k(config, len(dataset.split("train")), len(dataset.split("train")))
+        content = sources.of_split(dataset, "train")
+        add(config, recipe, TRAIN, content, encode, parameters, folder=folder, mesh=mesh)
+    memory = store.read(folder)
+    _check_k(config, memory.enabled, len(memory))
+    return memory
 
 
-def _texts(dataset: Dataset, split: Split) -> tuple[Sequence[str], np.ndarray]:
-    """The distinct texts, and which of them each image has: its caption, or else its class's text."""
-    if split.captions is None:
-        return dataset.class_texts, split.labels
-    texts, text_of = np.unique(np.array(split.captions, dtype=str), return_inverse=True)
-    return texts.tolist(), text_of
+def _wants_training_split(folder: Path, recipe: Recipe, dataset: Dataset) -> bool:
+    """Is the training split to be encoded? A memory of other images under its name is refused."""
+    if not manifest.exists(folder):
+        return True
+    found = manifest.read(folder)
+    manifest.require_recipe(folder, found.recipe, recipe)
+    fingerprint = dataset.fingerprint("train")
+    for source in found.sources:
+        if source.fingerprint == fingerprint:
+            return not source.finished
+        if source.name == TRAIN and source.state != manifest.REMOVED:
+            raise BadMemory(
+                f"the memory in {folder} was built for other data: its source {TRAIN!r} is {source.origin}, "
+                f"{source.rows} images, and not the training split of {dataset.name}.\n"
+                f"Name another folder (--config.memory.dir or --workdir), or remove that source."
+            )
+    if found.rows:
+        logging.warning("the memory in %s does not hold the training split of %s", folder, dataset.name)
+    return not found.rows
 
 
-def make_recipe(config: ConfigDict, dataset: Dataset, encoder: ImageEncoder) -> store.Recipe:
-    """Everything that decides what a memory contains."""
-    model = config.model
+def add(
+    config: ConfigDict,
+    recipe: Recipe,
+    name: str,
+    content: Content,
+    encode: Encode,
+    parameters: Any,
+    *,
+    folder: Path,
+    mesh: Mesh,
+) -> None:
+    """Add a source, or go on with it. Of many processes all encode and the first writes, where all can read."""
+    width = _width(config, encode, parameters)
+    _wait_for_all("memory: begin")  # nobody looks at what the first then changes
+    with _editing(folder, recipe, width, config) as editor:
+        done = 0
+        if editor:
+            done = editor.start(
+                name, rows=len(content), fingerprint=content.fingerprint, origin=content.origin, root=content.root
+            )
+        done = _of_the_first(done)
+        with tqdm(initial=done, total=len(content), desc=f"memory: encode {name}", unit="img") as bar:
+            for keys in _shards(_keys(config, content, done, encode, parameters, mesh)):
+                if editor:
+                    _append(editor, keys, content, bar.n)
+                bar.update(len(keys))
+        if editor:
+            editor.finish(content.columns)
+    _wait_for_all("memory: done")
+
+
+@contextlib.contextmanager
+def _editing(folder: Path, recipe: Recipe, width: int, config: ConfigDict) -> Iterator[edit.Editor | None]:
+    if jax.process_index():
+        yield None
+        return
+    edit.create(folder, recipe, width=width, weights=config.model.encoder_weights)
+    with edit.editing(folder) as editor:
+        yield editor
+
+
+def _keys(
+    config: ConfigDict, content: Content, done: int, encode: Encode, parameters: Any, mesh: Mesh
+) -> Iterator[np.ndarray]:
+    """The keys of a source from row `done` on, a batch at a time."""
+    if done == len(content):  # interrupted between the last key and the index
+        return iter(())
+    if content.split is not None:
+        rest = content.split.select(np.arange(done, len(content)))
+        return encode_images(config, rest, encode, parameters, mesh)
+    assert content.keys is not None
+    return (content.keys[start : start + SHARD] for start in range(done, len(content), SHARD))
+
+
+def encode_images(
+    config: ConfigDict, split: Split, encode: Encode, parameters: Any, mesh: Mesh
+) -> Iterator[np.ndarray]:
+    """Keys of a split's images, plain (not augmented), in order, a batch at a time: [b, D] float32."""
+    batch_size = -(-config.memory.encode_batch // mesh.size) * mesh.size
+    batches = pipeline.eval_batches(
+        split, data.eval_transform(config), batch_size=batch_size, workers=config.data.workers
+    )
+    compiled = jax.jit(encode, out_shardings=sharding.replicated(mesh))
+    left = len(split)
+    waiting: jax.Array | None = None  # while the devices encode a batch, the host handles the one before
+    for batch in batches:
+        images = sharding.put_batch(mesh, {"image": batch["image"]})["image"]
+        encoded, waiting = waiting, compiled(parameters, images)
+        if encoded is not None:
+            yield np.asarray(encoded)
+            left -= batch_size
+    if waiting is not None:
+        yield np.asarray(waiting)[:left]  # without the padding of the last batch
+
+
+def _shards(batches: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """Batches of keys, gathered to shards."""
+    gathered: list[np.ndarray] = []
+    for keys in batches:
+        gathered.append(keys)
+        if sum(map(len, gathered)) >= SHARD:
+            yield np.concatenate(gathered)
+            gathered = []
+    if gathered:
+        yield np.concatenate(gathered)
+
+
+def _append(editor: edit.Editor, keys: np.ndarray, content: Content, done: int) -> None:
+    try:
+        editor.append(keys)
+    except edit.NotFinite as error:
+        image = content.columns["image"][done + error.row].as_py()
+        raise ValueError(f"the key of {image} is not finite") from error
+
+
+def make_recipe(config: ConfigDict, encoder: ImageEncoder) -> Recipe:
+    """Everything that decides what the keys of an image are, and how they are indexed."""
     return {
         "encoder": {
-            "name": model.encoder,
-            "options": model.encoder_options,
-            "dtype": model.dtype,
+            "name": config.model.encoder,
+            "options": config.model.encoder_options,
+            "dtype": config.model.dtype,
             "weights": _weights_digest(config),
         },
         "preprocessing": {
@@ -68,40 +181,25 @@ def make_recipe(config: ConfigDict, dataset: Dataset, encoder: ImageEncoder) -> 
             "mean": list(encoder.preprocessing.mean),
             "std": list(encoder.preprocessing.std),
         },
-        "data": {
-            "name": dataset.name,
-            "split": "train",
-            "fingerprint": dataset.fingerprint("train"),
-        },
+        "keys": config.memory.precision,
         "index": index.spec(config),
     }
 
 
-def encode_split(config: ConfigDict, dataset: Dataset, encode: Encode, parameters: Any, mesh: Mesh) -> np.ndarray:
-    """Keys of the training images, plain (not augmented): [N, D] float32."""
-    split = dataset.split("train")
-    devices = mesh.size
-    batch_size = -(-config.memory.encode_batch // devices) * devices
-    batches = pipeline.eval_batches(
-        split, data.eval_transform(config), batch_size=batch_size, workers=config.data.workers
-    )
-    compiled = jax.jit(encode, out_shardings=sharding.replicated(mesh))
-    keys = []
-    with tqdm(total=len(split), desc="memory: encode", unit="img") as bar:
-        for batch in batches:
-            images = sharding.put_batch(mesh, {"image": batch["image"]})["image"]
-            keys.append(np.asarray(compiled(parameters, images))[batch["mask"]])
-            bar.update(len(keys[-1]))
-    return np.concatenate(keys)
+def _width(config: ConfigDict, encode: Encode, parameters: Any) -> int:
+    """How many numbers E's keys have."""
+    size = config.data.image_size
+    return jax.eval_shape(encode, parameters, jax.ShapeDtypeStruct((1, size, size, 3), jnp.uint8)).shape[-1]
 
 
-def _check_k(config: ConfigDict, rows: int) -> None:
+def _check_k(config: ConfigDict, enabled: int, rows: int) -> None:
     k, spare = config.memory.k, 0 if config.memory.exclude == "none" else 1
-    if k + spare > rows:
+    if k + spare > enabled:
         raise ConfigError(
-            f"config.memory.k is {k}, but the memory has {rows} images"
+            f"config.memory.k is {k}, but the memory has {enabled} images"
+            + (f" (a further {rows - enabled} are disabled or removed)" if rows > enabled else "")
             + (" and a training image is no neighbour of its own" if spare else "")
-            + f"; k may be at most {rows - spare}"
+            + f"; k may be at most {max(enabled - spare, 0)}"
         )
 
 
@@ -109,3 +207,13 @@ def _weights_digest(config: ConfigDict) -> str:
     if not config.model.encoder_weights:
         return "random"
     return weights.digest(weights.resolve(config.model.encoder_weights, config.weights_dir))
+
+
+def _wait_for_all(moment: str) -> None:
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(moment)
+
+
+def _of_the_first(value: int) -> int:
+    """The first process's value, in all processes."""
+    return value if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(value)))

@@ -1,35 +1,24 @@
-"""A memory is a folder: keys, texts, image references, the index, and a manifest that says of what.
+"""A memory is a folder. Opening it maps its files; nothing is read as a whole.
 
-manifest.json   the recipe (encoder, preprocessing, data, index), its fingerprint, checksums
-keys.npy        [N, D] float32, one row an image; the row's number is its id
-rows.arrow      for each row the text and the image's reference, memory-mapped
-index.faiss     finds rows by key
+manifest.json   the recipe, the sources, the names and checksums of the files: what is not in it is not there
+keys-N.bin      [rows, width] float32 or float16, the keys of all sources, one row after another; it only grows
+rows-N.arrow    for each source, its rows' texts and image references
+index-N.faiss   finds rows by key
 """
 
 import dataclasses
+import functools
 import hashlib
-import json
-import os
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
-import pyarrow as pa
 
-from rac_jax.config import difference
-from rac_jax.memory import index
+from rac_jax.memory import columns, index, manifest
+from rac_jax.memory.columns import Strings
+from rac_jax.memory.manifest import BadMemory, Manifest, Recipe, Source
 
-VERSION = 1
-FILES = ("keys.npy", "rows.arrow", "index.faiss")
-
-Recipe = dict[str, Any]
-
-
-class BadMemory(ValueError):
-    """A memory that cannot be used; the message says why and what would work."""
+GLANCE = 4096  # bytes at either end of a source's keys, compared on opening; `check` reads all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,131 +26,141 @@ class Memory:
     """An open memory: a snapshot, which later changes of the folder do not touch."""
 
     folder: Path
-    recipe: Recipe
-    fingerprint: str
-    keys: np.ndarray  # [N, D] float32, memory-mapped
-    texts: tuple[str, ...]  # the distinct texts
+    manifest: Manifest
+    keys: np.ndarray  # [N, D] float32 or float16, mapped; of unit length if the metric is cosine
+    texts: Strings  # the distinct texts of each source
     text_of: np.ndarray  # [N] int32: which of them a row has
-    images: pa.ChunkedArray  # [N] strings: references
-    index: faiss.Index
+    images: Strings  # [N] references
+    index: Any
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
-    def version(self) -> int:
-        """Goes up with every change of the folder."""
-        return VERSION
+    def recipe(self) -> Recipe:
+        return self.manifest.recipe
 
     @property
+    def version(self) -> int:
+        """Goes up with every change of the folder."""
+        return self.manifest.version
+
+    @property
+    def fingerprint(self) -> str:
+        """What can be retrieved: the recipe and the enabled sources."""
+        return self.manifest.fingerprint
+
+    @functools.cached_property
     def enabled(self) -> int:
         """How many rows a search may return."""
-        allowed = self.allowed()
-        return len(self) if allowed is None else int(allowed.sum())
+        return sum(source.rows for source in self.manifest.sources if source.state == manifest.ENABLED)
 
     def allowed(self) -> np.ndarray | None:
-        """The rows that a search may return, [N] bool; None for all of them."""
-        return None
+        """The rows that a search may return, [N] bool; None for all of them. The same array at each call."""
+        return self._allowed
+
+    @functools.cached_property
+    def _allowed(self) -> np.ndarray | None:
+        if self.enabled == len(self):
+            return None
+        sources = [source for source, _ in self.manifest.slices()]
+        return np.repeat([s.state == manifest.ENABLED for s in sources], [s.rows for s in sources])
 
     def row_of(self, data_fingerprint: str, ids: np.ndarray) -> np.ndarray:
         """Rows of a split's images by their ids, int32; −1 for all when the split is not inside."""
-        if self.recipe["data"]["fingerprint"] != data_fingerprint:
-            return np.full_like(ids, -1)
-        return np.asarray(ids, np.int32)
+        for source, rows in self.manifest.slices():
+            if source.fingerprint == data_fingerprint and source.state != manifest.REMOVED:
+                return np.asarray(ids, np.int32) + np.int32(rows.start)
+        return np.full_like(ids, -1)
 
+    def source_of(self, row: int) -> tuple[Source, int]:
+        """The source that a row is of, and the row's number in it."""
+        return next((source, row - rows.start) for source, rows in self.manifest.slices() if row < rows.stop)
 
-def fingerprint(recipe: Recipe) -> str:
-    """What a memory is made of, as one short string."""
-    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-
-
-def write(
-    folder: Path,
-    recipe: Recipe,
-    keys: np.ndarray,
-    texts: Sequence[str],
-    text_of: np.ndarray,
-    images: Sequence[str],
-    built: faiss.Index,
-) -> None:
-    """Write the folder under a temporary name and rename it: it is there whole or not at all."""
-    temporary = folder.with_name(f"{folder.name}.writing-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    np.save(temporary / "keys.npy", np.asarray(keys, np.float32), allow_pickle=False)
-    text = pa.DictionaryArray.from_arrays(pa.array(text_of, pa.int32()), pa.array(texts, pa.string()))
-    table = pa.table({"text": text, "image": pa.array(images, pa.string())})
-    with pa.OSFile(str(temporary / "rows.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    index.write(built, temporary / "index.faiss")
-    manifest = {
-        "version": VERSION,
-        "fingerprint": fingerprint(recipe),
-        "rows": len(keys),
-        "width": int(keys.shape[1]),
-        "recipe": recipe,
-        "sha256": {name: _sha256(temporary / name) for name in FILES},
-    }
-    (temporary / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
-    temporary.rename(folder)
-
-
-def matches(folder: Path, recipe: Recipe) -> bool:
-    """Is there a memory made by this recipe? One made by another is refused, with the difference."""
-    if not (folder / "manifest.json").exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise BadMemory(f"{folder} is not a memory (no manifest.json) and is not empty")
-        return False
-    found = _manifest(folder)["recipe"]
-    if found == recipe:
-        return True
-    lines = "\n".join(
-        f"  {name}: {old!r} there, {new!r} wanted" for name, (old, new) in difference(found, recipe).items()
-    )
-    raise BadMemory(
-        f"the memory in {folder} was built by another recipe:\n{lines}\n"
-        "Name another folder (--config.memory.dir or --workdir), or delete this one to build it anew."
-    )
+    def file_of(self, row: int) -> Path | None:
+        """The file of a row's image, if it is one and still there."""
+        root = self.source_of(row)[0].root
+        path = Path(root, self.images[row])
+        return path if root and path.is_file() else None
 
 
 def read(folder: Path) -> Memory:
     """Open a memory; a missing, damaged or foreign file is an error that names it."""
-    manifest = _manifest(folder)
-    for name, expected in manifest["sha256"].items():
-        if not (folder / name).exists():
-            raise FileNotFoundError(f"{folder / name} is missing; delete {folder} to build it anew")
-        if _sha256(folder / name) != expected:
-            raise BadMemory(f"{folder / name} is damaged (checksum); delete {folder} to build it anew")
-    rows = pa.ipc.open_file(pa.memory_map(str(folder / "rows.arrow"))).read_all()
-    text = rows["text"].combine_chunks()
-    keys = np.load(folder / "keys.npy", mmap_mode="r", allow_pickle=False)
-    return Memory(
-        folder=folder,
-        recipe=manifest["recipe"],
-        fingerprint=manifest["fingerprint"],
-        keys=keys,
-        texts=tuple(text.dictionary.to_pylist()),
-        text_of=text.indices.to_numpy(),
-        images=rows["image"],
-        index=index.read(folder / "index.faiss", keys, manifest["recipe"].get("index", {})),
-    )
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "manifest.json"
+    found = manifest.read(folder)
     try:
-        manifest = json.loads(path.read_text())
-        if manifest["version"] != VERSION:
-            raise BadMemory(f"{path} has version {manifest['version']}; this code reads {VERSION}")
-        if manifest["fingerprint"] != fingerprint(manifest["recipe"]):
-            raise BadMemory(f"{path} was edited: its fingerprint is not that of its recipe")
+        return _open(folder, found)
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no memory in {folder} (no manifest.json)") from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise BadMemory(f"{path} is not a memory's manifest ({error!r})") from error
-    return manifest
+        if manifest.read(folder).version == found.version:
+            raise
+        return read(folder)  # it was changed just then
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _open(folder: Path, found: Manifest) -> Memory:
+    if found.index is None:
+        encoding = found.unfinished()
+        done = f": {encoding.encoded} of {encoding.rows} images of {encoding.name} are encoded" if encoding else ""
+        raise BadMemory(f"the memory in {folder} is not finished{done}. The command that builds it goes on with it")
+    keys = map_keys(folder, found)
+    for source, rows in found.slices():
+        if glance(keys[rows]) != source.keys_glance:
+            raise BadMemory(
+                f"{folder / found.keys} is damaged: its keys are not those of {source.name}. {_anew(folder)}"
+            )
+    tables = []
+    for source, _ in found.slices():
+        assert source.columns is not None
+        tables.append(columns.read(_whole(folder, source.columns), source.rows))
+    texts, text_of, images = columns.split(tables)
+    return Memory(folder, found, keys, texts, text_of, images, read_index(folder, found, keys))
+
+
+def map_keys(folder: Path, found: Manifest) -> np.ndarray:
+    """The keys of all finished sources, [rows, width]."""
+    dtype, path = np.dtype(found.recipe["keys"]), folder / found.keys
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing. {_anew(folder)}")
+    needed = found.rows * found.width * dtype.itemsize
+    if path.stat().st_size < needed:
+        raise BadMemory(f"{path} was cut short: {path.stat().st_size} bytes of {needed}. {_anew(folder)}")
+    if not needed:
+        return np.zeros((0, found.width), dtype)
+    return np.memmap(path, dtype, "r", shape=(found.rows, found.width))
+
+
+def read_index(folder: Path, found: Manifest, keys: np.ndarray, *, writable: bool = False) -> Any:
+    """The index, which must be of these keys."""
+    assert found.index is not None
+    path = _whole(folder, found.index)
+    try:
+        opened = index.read(path, keys, found.recipe["index"], writable=writable)
+    except RuntimeError as error:  # FAISS's own
+        raise BadMemory(f"{path} cannot be read ({str(error).splitlines()[0]}). {_anew(folder)}") from error
+    if index.rows(opened) != len(keys) or opened.d != found.width:
+        raise BadMemory(
+            f"{path} holds {index.rows(opened)} × {opened.d} numbers, "
+            f"but the memory's keys are {len(keys)} × {found.width}. {_anew(folder)}"
+        )
+    return opened
+
+
+def glance(keys: np.ndarray) -> str:
+    """A digest of both ends of some keys: enough to tell a foreign file, and read in no time."""
+    flat = keys.reshape(-1)
+    some = GLANCE // keys.itemsize
+    return hashlib.sha256(flat[:some].tobytes() + flat[-some:].tobytes()).hexdigest()
+
+
+def _whole(folder: Path, file: manifest.File) -> Path:
+    """The path of a file that is there and as long as it was written."""
+    path = folder / file.name
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing. {_anew(folder)}")
+    if path.stat().st_size != file.bytes:
+        raise BadMemory(
+            f"{path} is damaged: {path.stat().st_size} bytes, and {file.bytes} were written. {_anew(folder)}"
+        )
+    return path
+
+
+def _anew(folder: Path) -> str:
+    return f"Delete {folder} to build it anew"

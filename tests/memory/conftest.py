@@ -2,15 +2,38 @@
 
 import faiss
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rac_jax import config as configs
-from rac_jax.memory import index, store
+from rac_jax.memory import columns, edit, index, store
 from rac_jax.memory.snippets import Snippets
 from rac_jax.models.tokenizers import Tokenizer
 
 TEXTS = ("a", "b", "c", "d")
-RECIPE = {"encoder": {"name": "test", "weights": "none"}, "data": {"fingerprint": "f", "name": "test"}}
+RECIPE = {
+    "encoder": {"name": "test", "weights": "none"},
+    "keys": "float32",
+    "index": {"kind": "hnsw", "metric": "cosine", "m": 32, "ef_construction": 40},
+}
+
+
+def make(folder, keys, recipe=RECIPE):
+    """A memory of one source, whose texts are TEXTS in equal parts."""
+    edit.create(folder, recipe, width=keys.shape[1])
+    add(folder, "train", keys, fingerprint="f")
+    return store.read(folder)
+
+
+def add(folder, name, keys, fingerprint=None, texts=TEXTS):
+    """Another source: images <name>0, <name>1, …"""
+    text_of = np.arange(len(keys)) * len(texts) // len(keys)
+    with edit.editing(folder) as editor:
+        fingerprint = fingerprint or f"of {name}"
+        done = editor.start(name, rows=len(keys), fingerprint=fingerprint, origin="test")
+        editor.append(keys[done:])
+        images = [f"{name}{i}" for i in range(len(keys))]
+        editor.finish(columns.make(pa.array([texts[t] for t in text_of]), images))
 
 
 @pytest.fixture
@@ -27,11 +50,8 @@ def config():
 
 
 @pytest.fixture
-def memory(tmp_path, keys, config):
-    text_of = np.repeat(np.arange(4), 10)
-    images = [f"image{i}" for i in range(40)]
-    store.write(tmp_path / "memory", RECIPE, keys, TEXTS, text_of, images, index.build(keys, index.spec(config)))
-    return store.read(tmp_path / "memory")
+def memory(tmp_path, keys):
+    return make(tmp_path / "memory", keys)
 
 
 @pytest.fixture

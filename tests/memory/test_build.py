@@ -35,7 +35,7 @@ def test_a_row_for_each_training_image_with_its_classs_text(tmp_path):
     assert len(memory) == 466 and memory.keys.shape == (466, 16)
     labels = dataset.split("train").labels
     assert [memory.texts[t] for t in memory.text_of[:9]] == [digits.WORDS[label] for label in labels[:9]]
-    assert memory.images[465].as_py() == "digits/train/465"
+    assert memory.images[465] == "digits/train/465"
     written = (tmp_path / "m" / "manifest.json").stat().st_mtime_ns
     open_or_build(dataset, tmp_path / "m", encode_batch=56)  # reused: the batch changes nothing
     assert (tmp_path / "m" / "manifest.json").stat().st_mtime_ns == written

@@ -10,9 +10,9 @@ import pytest
 
 from rac_jax import config as configs
 from rac_jax import sharding
-from rac_jax.memory import index, retrieve, store
+from rac_jax.memory import retrieve
 from rac_jax.memory.lookup import Lookup, LookupFailed
-from tests.memory.conftest import RECIPE, TEXTS
+from tests.memory.conftest import make
 
 
 def mean_colour_encoder(parameters, images):
@@ -65,13 +65,11 @@ def test_each_device_asks_for_its_own_part_of_the_batch(memory, snippets, keys):
     assert sizes == [5] * 8
 
 
-def test_300_unblocked_iterations_do_not_deadlock(tmp_path, config, snippets):
+def test_300_unblocked_iterations_do_not_deadlock(tmp_path, snippets):
     """Retrieve and a step with a collective, queued without waiting; each device's keys above 100 KiB."""
     width, batch = 1280, 192
     keys = np.random.default_rng(0).normal(size=(400, width)).astype(np.float32)
-    text_of, names = np.arange(400) % 4, [str(i) for i in range(400)]
-    store.write(tmp_path / "m", RECIPE, keys, TEXTS, text_of, names, index.build(keys, index.spec(config)))
-    lookup = Lookup(store.read(tmp_path / "m"), snippets, 5, 64, "id")
+    lookup = Lookup(make(tmp_path / "m", keys), snippets, 5, 64, "id")
     mesh = mesh_of(8)
     assert batch // 8 * width * 4 > 100 * 1024
     images = np.random.default_rng(1).integers(0, 255, (batch, 20, 32, 3), dtype=np.uint8)

@@ -1,0 +1,73 @@
+"""What is known of each row beside its key: a text and the image's reference, as Arrow columns that are mapped."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rac_jax.memory.manifest import BadMemory
+
+TEXT = pa.dictionary(pa.int32(), pa.large_string())
+SCHEMA = pa.schema({"text": TEXT, "image": pa.large_string()})
+
+
+class Strings(Sequence[str]):
+    """Strings by number, read from the file when asked for: no object a row."""
+
+    def __init__(self, chunks: Sequence[pa.Array]):
+        self._strings = pa.chunked_array(list(chunks), pa.large_string())
+
+    def __len__(self) -> int:
+        return len(self._strings)
+
+    def __getitem__(self, number):  # type: ignore[no-untyped-def]  # an int, or a slice
+        found = self._strings[int(number)] if not isinstance(number, slice) else self._strings[number]
+        return found.to_pylist() if isinstance(number, slice) else found.as_py()
+
+    def __iter__(self) -> Iterator[str]:
+        for chunk in self._strings.chunks:
+            yield from chunk.to_pylist()
+
+    def take(self, numbers: np.ndarray) -> list[str]:
+        """The strings of these numbers [M]."""
+        return self._strings.take(pa.array(np.asarray(numbers, np.int64))).to_pylist()
+
+
+def make(texts: pa.Array, images: Sequence[str]) -> pa.Table:
+    """The columns of a source: its rows' texts and references."""
+    if len(texts) != len(images):
+        raise ValueError(f"{len(texts)} texts for {len(images)} images")
+    encoded = texts if isinstance(texts, pa.DictionaryArray) else texts.cast(pa.large_string()).dictionary_encode()
+    return pa.table({"text": encoded.cast(TEXT), "image": pa.array(images, pa.large_string())}, schema=SCHEMA)
+
+
+def write(path: Path, table: pa.Table) -> None:
+    """An Arrow file that can be mapped."""
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+
+
+def read(path: Path, rows: int) -> pa.Table:
+    """The columns in a file, mapped; they must be of this many rows."""
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except pa.ArrowException as error:
+        raise BadMemory(f"{path} is no Arrow file, or was cut short ({error})") from error
+    if table.schema != SCHEMA:
+        raise BadMemory(f"{path} has the columns {table.schema.names}; a memory's are {SCHEMA.names}")
+    if len(table) != rows:
+        raise BadMemory(f"{path} has {len(table)} texts, but its source has {rows} rows")
+    return table
+
+
+def split(tables: Sequence[pa.Table]) -> tuple[Strings, np.ndarray, Strings]:
+    """The distinct texts of all sources, which of them each row has ([N] int32), and each row's reference."""
+    texts, text_of, images, known = [], [], [], 0
+    for table in tables:
+        for chunk in table["text"].chunks:
+            texts.append(chunk.dictionary)
+            text_of.append(chunk.indices.to_numpy() + np.int32(known))
+            known += len(chunk.dictionary)
+        images += table["image"].chunks
+    return Strings(texts), np.concatenate([*text_of, np.zeros(0, np.int32)]), Strings(images)

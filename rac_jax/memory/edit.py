@@ -1,0 +1,224 @@
+"""Changing a memory: sources are added, hidden, removed; compacting deletes what was removed.
+
+Files are written first and the manifest last. Whoever is killed in between leaves the memory as it was, and files
+that the manifest does not name, which the next change sweeps away.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tqdm import tqdm
+
+from rac_jax.files import whole
+from rac_jax.memory import columns, index, manifest, store
+from rac_jax.memory.manifest import ENABLED, ENCODING, REMOVED, BadMemory, File, Manifest, Recipe, Source
+
+CHUNK = 2**24  # bytes that are read at once
+OURS = ("keys-*.bin", "rows-*.arrow", "index-*.faiss", "*.writing-*")
+
+
+@dataclasses.dataclass
+class Editor:
+    """The one writer of a memory."""
+
+    folder: Path
+    manifest: Manifest
+
+    def start(self, name: str, *, rows: int, fingerprint: str, origin: str, root: str = "") -> int:
+        """Begin a source, or go on with it. Returns how many of its rows are encoded already."""
+        unfinished = self.manifest.unfinished()
+        if unfinished and (unfinished.name, unfinished.fingerprint) != (name, fingerprint):
+            self._refuse_unfinished(unfinished)
+        if not rows:
+            raise BadMemory(f"source {name!r} has no images")
+        for source in self.manifest.sources:
+            if source.state != REMOVED and source.finished and source.name == name:
+                raise BadMemory(f"there is a source {name!r} already; choose another name, or remove it first")
+            if source.state != REMOVED and source.finished and source.fingerprint == fingerprint:
+                raise BadMemory(f"these images are in the memory already, as source {source.name!r}")
+        if not unfinished:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            unfinished = Source(name, ENCODING, rows, 0, origin, root, now, fingerprint)
+            self._commit(sources=(*self.manifest.sources, unfinished))
+        self._cut_keys(self.manifest.rows + unfinished.encoded)
+        return unfinished.encoded
+
+    def append(self, keys: np.ndarray) -> None:
+        """Further keys [M, D] of the source that was begun. When this returns they are there for good."""
+        source = self.manifest.unfinished()
+        assert source is not None
+        if keys.shape[1] != self.manifest.width:
+            raise BadMemory(f"keys of {keys.shape[1]} numbers; this memory's have {self.manifest.width}")
+        with self._keys().open("ab") as file:
+            file.write(self._stored(keys).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        self._replace(dataclasses.replace(source, encoded=source.encoded + len(keys)))
+
+    def finish(self, table: pa.Table) -> None:
+        """All keys are there: add their texts and references, index them, and make the source part of the memory."""
+        source = self.manifest.unfinished()
+        assert source is not None
+        if not source.encoded == source.rows == len(table):
+            raise ValueError(f"{source.encoded} keys and {len(table)} texts for {source.rows} rows of {source.name}")
+        number, before = self.manifest.version + 1, self.manifest.rows
+        with whole(self.folder / f"rows-{number}.arrow") as path:
+            columns.write(path, table)
+        done = dataclasses.replace(source, state=ENABLED, columns=described(self.folder / f"rows-{number}.arrow"))
+        keys = store.map_keys(self.folder, self.manifest.with_source(done))
+        done = dataclasses.replace(done, keys_sha256=sha256(keys[before:]), keys_glance=store.glance(keys[before:]))
+        if before:
+            built = store.read_index(self.folder, self.manifest, keys[:before], writable=True)
+            built = index.add(built, keys[before:])
+        else:
+            built = index.build(keys, self.manifest.recipe["index"])
+        self._commit(index=self._write_index(built), sources=self.manifest.with_source(done).sources)
+
+    def set_state(self, name: str, state: str) -> None:
+        """Enable, disable or remove a source. A removed one that was never finished is gone at once."""
+        source = self.manifest.source(name)
+        if not source.finished and state != REMOVED:
+            raise BadMemory(f"source {name!r} is not finished: {source.encoded} of {source.rows} images are encoded")
+        if not source.finished:
+            self._commit(sources=tuple(s for s in self.manifest.sources if s is not source))
+        elif source.state != state:
+            self._replace(dataclasses.replace(source, state=state))
+
+    def compact(self) -> int:
+        """Delete the rows of removed sources and index the others anew. Returns how many were deleted."""
+        if unfinished := self.manifest.unfinished():
+            self._refuse_unfinished(unfinished)
+        removed = sum(source.rows for source in self.manifest.sources if source.state == REMOVED)
+        if not removed:
+            return 0
+        number = self.manifest.version + 1
+        keys = store.map_keys(self.folder, self.manifest)
+        with whole(self.folder / f"keys-{number}.bin") as path, path.open("wb") as file:
+            for source, rows in self.manifest.slices():
+                if source.state != REMOVED:
+                    for part in tqdm(list(_parts(keys[rows])), desc=f"compact: {source.name}", leave=False):
+                        file.write(part.tobytes())
+        sources = tuple(source for source in self.manifest.sources if source.state != REMOVED)
+        compacted = dataclasses.replace(self.manifest, keys=f"keys-{number}.bin", sources=sources)
+        built = index.build(store.map_keys(self.folder, compacted), self.manifest.recipe["index"])
+        self._commit(keys=compacted.keys, sources=sources, index=self._write_index(built))
+        return removed
+
+    def _stored(self, keys: np.ndarray) -> np.ndarray:
+        """Keys as the file holds them; one that is not finite is refused."""
+        if self.manifest.recipe["index"]["metric"] == "cosine":
+            keys = index.unit(keys)
+        stored = np.asarray(keys, self.manifest.recipe["keys"])
+        if not np.isfinite(stored).all():
+            row = int(np.flatnonzero(~np.isfinite(stored).all(axis=1))[0])
+            raise NotFinite(row)
+        return stored
+
+    def _write_index(self, built: Any) -> File:
+        path = self.folder / f"index-{self.manifest.version + 1}.faiss"
+        with whole(path) as temporary:
+            index.write(built, temporary)
+        return described(path)
+
+    def _replace(self, source: Source) -> None:
+        self._commit(sources=self.manifest.with_source(source).sources)
+
+    def _commit(self, **changes: Any) -> None:
+        """The moment of a change. Then files that are no longer named are deleted."""
+        self.manifest = dataclasses.replace(self.manifest, version=self.manifest.version + 1, **changes)
+        manifest.write(self.folder, self.manifest)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Delete what the manifest does not name: left behind by a change, or by one that was interrupted."""
+        named = {self.manifest.keys, self.manifest.index and self.manifest.index.name}
+        named |= {source.columns.name for source in self.manifest.sources if source.columns}
+        for pattern in OURS:
+            for path in self.folder.glob(pattern):
+                if path.name not in named:
+                    path.unlink()
+
+    def _keys(self) -> Path:
+        return self.folder / self.manifest.keys
+
+    def _cut_keys(self, rows: int) -> None:
+        """Cut off what was written behind the committed rows."""
+        size = rows * self.manifest.width * np.dtype(self.manifest.recipe["keys"]).itemsize
+        there = self._keys().stat().st_size if self._keys().exists() else 0
+        if there < size:
+            raise BadMemory(
+                f"{self._keys()} was cut short: {there} bytes of {size}. Delete {self.folder} to build it anew"
+            )
+        if there > size:
+            os.truncate(self._keys(), size)
+
+    def _refuse_unfinished(self, source: Source) -> None:
+        raise BadMemory(
+            f"source {source.name!r} is not finished: {source.encoded} of {source.rows} images are encoded. "
+            "Finish it with the command that began it, or remove it"
+        )
+
+
+class NotFinite(ValueError):
+    """A key that is not a finite number; `row` is its place among those that were appended."""
+
+    def __init__(self, row: int):
+        super().__init__(f"key {row} is not finite")
+        self.row = row
+
+
+def create(folder: Path, recipe: Recipe, *, width: int, weights: str = "") -> None:
+    """An empty memory, unless there is one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if not manifest.exists(folder):
+            manifest.write(folder, Manifest(0, recipe, weights, width, "keys-0.bin"))
+
+
+@contextlib.contextmanager
+def editing(folder: Path) -> Iterator[Editor]:
+    """The memory's writer, of which there is one at a time; readers are not disturbed."""
+    manifest.read(folder)
+    with _locked(folder):
+        editor = Editor(folder, manifest.read(folder))
+        editor.sweep()
+        yield editor
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The lock is the process's: it ends with it, however that ends."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadMemory(f"another process is changing the memory in {folder}; try again when it is done") from None
+        yield
+
+
+def described(path: Path) -> File:
+    with path.open("rb") as file:
+        return File(path.name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _parts(keys: np.ndarray) -> Iterator[np.ndarray]:
+    """Keys [N, D] a few megabytes at a time."""
+    step = max(1, CHUNK // (keys.shape[1] * keys.itemsize))
+    for start in range(0, len(keys), step):
+        yield keys[start : start + step]
+
+
+def sha256(keys: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for part in _parts(keys):
+        digest.update(part.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,154 @@
+"""What can become a source of a memory: images with a text each, or keys that were made elsewhere."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from ml_collections import ConfigDict
+
+from rac_jax import data
+from rac_jax.data import files, folder, table, usable
+from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.memory import columns
+
+KINDS = """\
+folder:DIR (DIR/<class>/<image>; the class is the text), list:FILE (lines `path label`, with --classes),
+table:FILE (.csv, .jsonl, .parquet with path and caption, or label), tfds:NAME, keys:FILE.npy (with --texts),
+or any other data set that config.data.name takes"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What a source brings: images to encode, or keys; and for each of them a text and a reference."""
+
+    origin: str  # for people
+    root: str  # the folder that references are relative to, or ""
+    fingerprint: str
+    columns: pa.Table
+    split: Split | None = None  # to be encoded
+    keys: np.ndarray | None = None  # [N, D], where there is no split
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def read(config: ConfigDict, kind: str, *, root: str, split: str, classes: str, texts: str) -> Content:
+    """What `kind` names (see KINDS), sized and cleaned as the config says."""
+    name, _, argument = kind.partition(":")
+    if name == "keys":
+        return _keys(Path(argument), texts)
+    if name == "folder":
+        dataset = _folder(argument or root, split)
+    elif name == "table":
+        dataset = _table(Path(argument), root, split)
+    elif name == "list":
+        dataset = _list(Path(argument), root, split, classes)
+    else:
+        config.data.name, config.data.root = kind, root
+        return of_split(data.create(config), split)
+    dataset = data.sized(dataset, config.data.image_size)
+    if config.data.on_bad_image == "skip":
+        part = usable.usable_part(dataset.split(split))
+        dataset = dataclasses.replace(dataset, splits={split: part})
+    return of_split(dataset, split, origin=kind)
+
+
+def of_split(dataset: Dataset, name: str, origin: str = "") -> Content:
+    """A split of a data set: the text of an image is its caption or, without one, its class's text."""
+    split = dataset.split(name)
+    class_texts = pa.array(dataset.class_texts, pa.large_string())
+    if split.captions is None:
+        texts: pa.Array = pa.DictionaryArray.from_arrays(pa.array(split.labels, pa.int32()), class_texts)
+    else:
+        own = class_texts.take(pa.array(split.labels, pa.int32()))
+        captions = pa.array(split.captions, pa.large_string())
+        texts = pa.compute.if_else(pa.compute.equal(captions, ""), own, captions)
+    root = str(Path(split.images.root).resolve()) if isinstance(split.images, files.FileImages) else ""
+    fingerprint = dataset.fingerprint(name)
+    if origin:  # paths alone do not tell two folders apart
+        fingerprint = hashlib.sha256(f"{root} {fingerprint}".encode()).hexdigest()
+    return Content(
+        origin=origin or f"{dataset.name}, {name}",
+        root=root,
+        fingerprint=fingerprint,
+        columns=columns.make(texts, split.images.references()),
+        split=split,
+    )
+
+
+def _folder(root: str, split: str) -> Dataset:
+    class_names, part = folder.read(root, split)
+    return Dataset(Path(root).name, class_names, tuple(words(name) for name in class_names), {split: part})
+
+
+def _table(file: Path, root: str, split: str) -> Dataset:
+    """Rows need a path and a caption or a label; where there is a split column, only the rows of that split."""
+    _require_file(file, "table")
+    rows = table.read_rows(file, needed=("path",))
+    if "split" in rows[0][1]:
+        rows = [(where, row) for where, row in rows if table.split_of(where, row) == split]
+    base = Path(root) if root else file.parent
+    table.check_paths(rows, base)
+    labels = [str(row.get("label") or "") for _, row in rows]
+    captions = [str(row.get("caption") or "") for _, row in rows]
+    for (where, _), label, caption in zip(rows, labels, captions, strict=True):
+        if not (label or caption):
+            raise ValueError(f"{where}: neither a caption nor a label")
+    class_names, numbers = np.unique(np.array([words(label) for label in labels]), return_inverse=True)
+    part = files.file_split(split, base, [str(row["path"]) for _, row in rows], numbers.tolist())
+    part = dataclasses.replace(part, captions=captions if any(captions) else None)
+    names = tuple(class_names.tolist())
+    return Dataset(file.stem, names, names, {split: part})
+
+
+def _list(file: Path, root: str, split: str, classes: str) -> Dataset:
+    """A list file; line n of the file of classes is the name of label n, from 0."""
+    _require_file(file, "list")
+    if not classes:
+        raise ValueError(f"list:{file} needs --classes=FILE, with the name of a class on each line")
+    _require_file(Path(classes), "--classes")
+    names = tuple(words(line) for line in Path(classes).read_text(encoding="utf-8").splitlines() if line.strip())
+    listed = files.read_list(file, len(names))
+    base = Path(root) if root else file.parent
+    for position in files.spread(len(listed.paths)):
+        if not (base / listed.paths[position]).is_file():
+            line = listed.lines[position]
+            raise FileNotFoundError(f"{file}, line {line}: there is no file {base / listed.paths[position]}")
+    part = files.file_split(split, base, listed.paths, listed.labels)
+    return Dataset(file.stem, names, names, {split: part})
+
+
+def _keys(file: Path, texts: str) -> Content:
+    """Keys [N, D] of a .npy file; texts from a file of lines, or a table with caption and perhaps path."""
+    _require_file(file, "keys")
+    if not texts:
+        raise ValueError(f"keys:{file} needs --texts=FILE: a line for each key, or a table with the column caption")
+    _require_file(Path(texts), "--texts")
+    try:
+        keys = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{file} is no .npy file, or was cut short ({error})") from error
+    if keys.ndim != 2 or keys.dtype.kind != "f":
+        raise ValueError(f"{file} holds {keys.dtype} {list(keys.shape)}; keys are floating-point [rows, width]")
+    if Path(texts).suffix in (".csv", ".jsonl", ".ndjson", ".parquet"):
+        rows = [row for _, row in table.read_rows(Path(texts), needed=("caption",))]
+        lines = [str(row["caption"]) for row in rows]
+        images = [str(row.get("path") or f"{file.name}/{number}") for number, row in enumerate(rows)]
+    else:
+        lines = Path(texts).read_text(encoding="utf-8").splitlines()
+        images = [f"{file.name}/{number}" for number in range(len(lines))]
+    if len(lines) != len(keys):
+        raise ValueError(f"{texts} has {len(lines)} texts, but {file} has {len(keys)} keys")
+    digest = hashlib.sha256(str(keys.shape).encode())
+    for start in range(0, len(keys), 2**14):
+        digest.update(keys[start : start + 2**14].tobytes())
+    digest.update("\0".join(lines).encode())
+    table_ = columns.make(pa.array(lines, pa.large_string()), images)
+    return Content(f"keys:{file}", "", digest.hexdigest(), table_, keys=keys)
+
+
+def _require_file(file: Path, what: str) -> None:
+    if not file.is_file():
+        raise FileNotFoundError(f"{what}: there is no file {file}")
