@@ -16,7 +16,6 @@ from tqdm import tqdm
 from rac_jax import data, feed, files, metrics, sharding, states, system, workdirs
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
-from rac_jax.data.decode import decode
 from rac_jax.memory.lookup import KEEP_ALL
 from rac_jax.metrics import Counts
 from rac_jax.report import pictures, tables
@@ -25,7 +24,6 @@ from rac_jax.report.tensorboard import TensorBoard
 BRANCHES = ("rac", "base", "retrieval")  # the order of every table
 NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E knows without training
 SHOWN_NEIGHBOURS = 8
-NO_PICTURE = np.full((8, 8, 3), 128, np.uint8)
 
 Accuracy = dict[str, dict[str, float]]  # by branch, by group
 
@@ -181,5 +179,4 @@ def _picture(parts: system.System, row: int) -> np.ndarray:
     source, position = memory.source_of(row)
     if source.fingerprint == parts.retrieval.train_fingerprint:
         return parts.dataset.split("train").images[position]
-    file = memory.file_of(row)
-    return decode(file.read_bytes(), str(file)) if file else NO_PICTURE
+    return pictures.of_file(memory.file_of(row))

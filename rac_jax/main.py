@@ -1,25 +1,13 @@
 """Train or evaluate: `python -m rac_jax.main --config=configs/demo.py`."""
 
-import os
-import re
-
-# Before jax starts. The lookup's callback and the collectives of simulated devices each hold a thread of the host's
-# pool while they wait: with fewer than four a device, a run on few cores comes to a standstill.
-_simulated = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-_threads = 4 * int(_simulated[1]) if _simulated else 4
-os.environ.setdefault("PJRT_NPROC", str(max(_threads, os.cpu_count() or 1)))
-
-import difflib
-import sys
-import traceback
 from pathlib import Path
 
 import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from rac_jax import commands, evaluate, train
 from rac_jax import config as configs
-from rac_jax import evaluate, train
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py:base.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; default runs/<the config's name>.")
@@ -42,53 +30,6 @@ def main(argv: list[str]) -> None:
         evaluate.evaluate_checkpoint(config, workdir, step=STEP.value, split=split)
 
 
-def run() -> None:
-    """`main`, with errors that are meant for the user shown as one message."""
-    flags.mark_flag_as_required("config")
-    logging.set_verbosity(logging.WARNING)
-    try:
-        app.run(main, flags_parser=_parse)
-    except (ValueError, OSError, RuntimeError) as error:
-        if not _raised_here(error):
-            raise
-        sys.exit(f"error: {error}")
-
-
-def _parse(argv: list[str]) -> list[str]:
-    """absl's parser; what it and config_flags raise for a bad flag becomes one message."""
-    try:
-        rest = flags.FLAGS(argv)
-        _ = CONFIG.value.name  # a config file that does not load says so here
-        return rest
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        sys.exit(f"error: {_unknown_field(argv) or _gist(error)}")
-
-
-def _unknown_field(argv: list[str]) -> str:
-    """What is wrong with the first --config.… flag that names no field, if there is one."""
-    known = configs.names(configs.default())
-    for argument in argv:
-        name = argument.lstrip("-").partition("=")[0]
-        if name.startswith("config.") and name.removeprefix("config.") not in known:
-            near = difflib.get_close_matches(name.removeprefix("config."), known, n=3)
-            return f"there is no field {name}" + (f"; near it are {', '.join(near)}" if near else "")
-    return ""
-
-
-def _gist(error: BaseException) -> str:
-    """The last line of config_flags' report where that says it all: a missing file, or a message of ours."""
-    report = str(error).strip()
-    last = report.splitlines()[-1].strip() if report else repr(error)
-    if "No such file" in last or "ConfigError: " in last:
-        return last.rpartition("ConfigError: ")[2]
-    return report
-
-
-def _raised_here(error: BaseException) -> bool:
-    """Was it raised by this package, with a message of ours, rather than deep inside another?"""
-    frames = traceback.extract_tb(error.__traceback__)
-    return Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
-
-
 if __name__ == "__main__":
-    run()
+    flags.mark_flag_as_required("config")
+    commands.run(main, CONFIG)

@@ -21,7 +21,7 @@ from rac_jax.memory.lookup import KEEP_ALL, Lookup
 from rac_jax.memory.snippets import Snippets
 from rac_jax.memory.store import Memory
 from rac_jax.models import tokenizers
-from rac_jax.models.rac import RAC
+from rac_jax.models.rac import RAC, ImageEncoder
 
 ROLES = {"both": ("base", "encoder", "text"), "base": ("base",), "retrieval": ("encoder", "text")}
 
@@ -145,6 +145,13 @@ def _encoder(config: ConfigDict, role: str, rngs: nnx.Rngs, pretrained: bool, **
     return model
 
 
+def frozen_encoder(config: ConfigDict, mesh: Mesh) -> tuple[ImageEncoder, retrieve.Encode, Any]:
+    """E, as a module, as a function of (parameters, images), and its parameters on every device."""
+    encoder = _encoder(config, "encoder", nnx.Rngs(0), True, image_size=config.data.image_size)
+    encode, parameters = retrieve.encoder_function(encoder)
+    return encoder, encode, sharding.put_replicated(mesh, parameters)
+
+
 def _retrieval(
     config: ConfigDict,
     dataset: Dataset,
@@ -152,9 +159,7 @@ def _retrieval(
     folder: Path,
     mesh: Mesh,
 ) -> Retrieval:
-    encoder = _encoder(config, "encoder", nnx.Rngs(0), True, image_size=config.data.image_size)
-    encode, parameters = retrieve.encoder_function(encoder)
-    parameters = sharding.put_replicated(mesh, parameters)
+    encoder, encode, parameters = frozen_encoder(config, mesh)
     memory = build.open_or_build(config, dataset, encoder, encode, parameters, folder=folder, mesh=mesh)
     snippets = Snippets.tokenise(memory.texts, tokenizer)
     lookup = Lookup(memory, snippets, config.memory.k, index.ef_search(config), config.memory.exclude)

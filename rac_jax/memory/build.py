@@ -14,12 +14,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from rac_jax import config as configs
 from rac_jax import data, sharding, weights
 from rac_jax.config import ConfigError
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
 from rac_jax.memory import edit, index, manifest, sources, store
-from rac_jax.memory.manifest import BadMemory, Recipe
+from rac_jax.memory.manifest import BadMemory, Manifest, Recipe, Source
 from rac_jax.memory.retrieve import Encode
 from rac_jax.memory.sources import Content
 from rac_jax.models.rac import ImageEncoder
@@ -40,34 +41,36 @@ def open_or_build(
 ) -> store.Memory:
     """The memory in `folder`, if it is by this config's recipe; its training split is encoded if the memory is new."""
     recipe = make_recipe(config, encoder)
-    if _wants_training_split(folder, recipe, dataset):
-        _check_k(config, len(dataset.split("train")), len(dataset.split("train")))
+    source = training_source(folder, recipe, dataset)
+    if source is None and manifest.exists(folder) and manifest.read(folder).rows:
+        logging.warning("the memory in %s does not hold the training split of %s", folder, dataset.name)
+    elif source is None or not source.finished:
         content = sources.of_split(dataset, "train")
+        _check_k(config, len(content), len(content))
         add(config, recipe, TRAIN, content, encode, parameters, folder=folder, mesh=mesh)
     memory = store.read(folder)
     _check_k(config, memory.enabled, len(memory))
     return memory
 
 
-def _wants_training_split(folder: Path, recipe: Recipe, dataset: Dataset) -> bool:
-    """Is the training split to be encoded? A memory of other images under its name is refused."""
+def training_source(folder: Path, recipe: Recipe, dataset: Dataset) -> Source | None:
+    """The training split in the memory, if it is inside. A memory by another recipe, or for other data, is refused."""
     if not manifest.exists(folder):
-        return True
+        return None
     found = manifest.read(folder)
     manifest.require_recipe(folder, found.recipe, recipe)
     fingerprint = dataset.fingerprint("train")
+    inside = [source for source in found.sources if source.fingerprint == fingerprint]
+    if inside:
+        return min(inside, key=lambda source: source.state == manifest.REMOVED)
     for source in found.sources:
-        if source.fingerprint == fingerprint:
-            return not source.finished
         if source.name == TRAIN and source.state != manifest.REMOVED:
             raise BadMemory(
                 f"the memory in {folder} was built for other data: its source {TRAIN!r} is {source.origin}, "
                 f"{source.rows} images, and not the training split of {dataset.name}.\n"
                 f"Name another folder (--config.memory.dir or --workdir), or remove that source."
             )
-    if found.rows:
-        logging.warning("the memory in %s does not hold the training split of %s", folder, dataset.name)
-    return not found.rows
+    return None
 
 
 def add(
@@ -92,10 +95,10 @@ def add(
             )
         done = _of_the_first(done)
         with tqdm(initial=done, total=len(content), desc=f"memory: encode {name}", unit="img") as bar:
-            for keys in _shards(_keys(config, content, done, encode, parameters, mesh)):
+            for keys in _shards(_counted(_keys(config, content, done, encode, parameters, mesh), bar)):
                 if editor:
-                    _append(editor, keys, content, bar.n)
-                bar.update(len(keys))
+                    _append(editor, keys, content, done)
+                done += len(keys)
         if editor:
             editor.finish(content.columns)
     _wait_for_all("memory: done")
@@ -145,6 +148,12 @@ def encode_images(
         yield np.asarray(waiting)[:left]  # without the padding of the last batch
 
 
+def _counted(batches: Iterator[np.ndarray], bar: tqdm) -> Iterator[np.ndarray]:
+    for keys in batches:
+        yield keys
+        bar.update(len(keys))
+
+
 def _shards(batches: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     """Batches of keys, gathered to shards."""
     gathered: list[np.ndarray] = []
@@ -184,6 +193,17 @@ def make_recipe(config: ConfigDict, encoder: ImageEncoder) -> Recipe:
         "keys": config.memory.precision,
         "index": index.spec(config),
     }
+
+
+def config_of(found: Manifest) -> ConfigDict:
+    """A config whose E and preprocessing are those of a memory."""
+    config = configs.default("memory")
+    encoder, preprocessing = found.recipe["encoder"], found.recipe["preprocessing"]
+    config.model.encoder, config.model.encoder_options = encoder["name"], encoder["options"]
+    config.model.encoder_weights, config.model.dtype = found.weights, encoder["dtype"]
+    for name in ("image_size", "crop", "interpolation"):
+        config.data[name] = preprocessing[name]
+    return config
 
 
 def _width(config: ConfigDict, encode: Encode, parameters: Any) -> int:

@@ -1,6 +1,6 @@
-"""Accuracies as text."""
+"""Tables as text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 COLUMNS = ("all", "many", "medium", "few", "top5")
 
@@ -11,4 +11,16 @@ def accuracy_table(branches: Mapping[str, Mapping[str, float]]) -> str:
     for branch, accuracy in branches.items():
         cells = (f"{100 * accuracy[c]:9.2f}" if c in accuracy else f"{'–':>9}" for c in COLUMNS)
         lines.append(f"{branch:<11}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def columns(rows: Sequence[Sequence[str]], indent: int = 0) -> str:
+    """Rows of cells, each column as wide as its widest cell; a column that ends in a number to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = [cell.replace(".", "").isdecimal() for cell in rows[-1]]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, right, strict=True)
+        aligned = (cell.rjust(width) if is_number else cell.ljust(width) for cell, width, is_number in cells)
+        lines.append(" " * indent + "  ".join(aligned).rstrip())
     return "\n".join(lines)

@@ -1,0 +1,226 @@
+"""Keeps a memory: python -m rac_jax.memory COMMAND --memory=DIR …
+
+  build    --config=FILE               encode and index the config's training split, as the source `train`
+  add      --source=NAME --from=WHAT   add a source (WHAT: see below)
+  disable  --source=NAME               hide a source; enable shows it again
+  remove   --source=NAME               take a source out; compact then deletes its rows for good
+  compact                              delete what was removed, and index the rest anew
+  list, info                           the sources; what the memory is made of
+  check                                checksums, and recall and query time of the index against exact search
+  search   IMAGE…                      what the memory knows about images
+
+build and add go on where they were interrupted. E is made as the memory's manifest says; where its weights cannot be
+found so, name the --config.
+
+WHAT is folder:DIR (DIR/<class>/<image>; the class is the text), list:FILE (lines `path label`, with --classes=FILE, a
+name on each line), table:FILE (.csv, .jsonl or .parquet with the columns path and caption, or label), tfds:NAME,
+keys:FILE.npy (with --texts=FILE, a line for each key), or another data set that config.data.name takes.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
+from PIL import Image
+
+from rac_jax import commands, data, sharding, system
+from rac_jax import config as configs
+from rac_jax.data.decode import decode
+from rac_jax.memory import build, check, edit, index, manifest, sources, store
+from rac_jax.memory.manifest import BadMemory, Manifest
+from rac_jax.report import pictures, tables
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
+MEMORY = flags.DEFINE_string("memory", None, "The memory's folder.")
+SOURCE = flags.DEFINE_string("source", None, "The source's name.")
+FROM = flags.DEFINE_string("from", None, "With add: where the source is read from.")
+ROOT = flags.DEFINE_string("root", "", "With add: the folder with the images; default beside the list or table.")
+SPLIT = flags.DEFINE_string("split", "train", "With add: which part of a data set that has splits.")
+CLASSES = flags.DEFINE_string("classes", "", "With add --from=list:FILE: a file with the classes' names.")
+TEXTS = flags.DEFINE_string("texts", "", "With add --from=keys:FILE: a file with the texts.")
+SKIP_BAD = flags.DEFINE_bool("skip_bad", False, "With add: leave out images that cannot be decoded.")
+K = flags.DEFINE_integer("k", 10, "With search and check: how many neighbours.", lower_bound=1)
+QUERIES = flags.DEFINE_integer("queries", 200, "With check: how many rows are looked up.", lower_bound=1)
+OUT = flags.DEFINE_string("out", "", "With search: a .png to show the neighbours in.")
+
+
+def main(argv: Sequence[str]) -> None:
+    command, arguments = argv[1] if len(argv) > 1 else "", list(argv[2:])
+    if command not in COMMANDS:
+        raise app.UsageError(f"{command!r} is no command; there are {', '.join(COMMANDS)}\n\n{__doc__}")
+    if arguments and command != "search":
+        raise app.UsageError(f"unknown arguments: {' '.join(arguments)}")
+    if not MEMORY.value:
+        raise app.UsageError("name the memory's folder: --memory=DIR")
+    COMMANDS[command](Path(MEMORY.value), arguments)
+
+
+def _build(folder: Path, _: list[str]) -> None:
+    config = CONFIG.value
+    if config is None:
+        raise app.UsageError("build needs a --config")
+    _validate(config)
+    dataset, mesh = data.create(config), sharding.make_mesh(config)
+    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    recipe = build.make_recipe(config, encoder)
+    there = build.training_source(folder, recipe, dataset)
+    if there is None or there.state in (manifest.ENCODING, manifest.REMOVED):
+        content = sources.of_split(dataset, "train")
+        build.add(config, recipe, build.TRAIN, content, encode, parameters, folder=folder, mesh=mesh)
+    _list(folder, [])
+
+
+def _add(folder: Path, _: list[str]) -> None:
+    name, kind = _source(), FROM.value
+    if not kind:
+        raise app.UsageError(f"add needs --from=: {sources.KINDS}")
+    config = _config(folder)
+    content = sources.read(config, kind, root=ROOT.value, split=SPLIT.value, classes=CLASSES.value, texts=TEXTS.value)
+    mesh = sharding.make_mesh(config)
+    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    recipe = _checked_recipe(folder, config, encoder)
+    build.add(config, recipe, name, content, encode, parameters, folder=folder, mesh=mesh)
+    _list(folder, [])
+
+
+def _set_state(state: str) -> Any:
+    def command(folder: Path, _: list[str]) -> None:
+        with edit.editing(folder) as editor:
+            editor.set_state(_source(), state)
+        _list(folder, [])
+
+    return command
+
+
+def _compact(folder: Path, _: list[str]) -> None:
+    with edit.editing(folder) as editor:
+        deleted = editor.compact()
+    print(f"{deleted} rows were deleted" if deleted else "there is nothing to delete")
+
+
+def _list(folder: Path, _: list[str]) -> None:
+    found = manifest.read(folder)
+    rows = [["source", "rows", "state", "from", "added"]]
+    for source in found.sources:
+        state = source.state if source.finished else f"{source.state} ({source.encoded} done)"
+        rows.append([source.name, str(source.rows), state, source.origin, source.added[:16].replace("T", " ")])
+    print(tables.columns(rows))
+
+
+def _info(folder: Path, _: list[str]) -> None:
+    found = manifest.read(folder)
+    encoder, preprocessing = found.recipe["encoder"], found.recipe["preprocessing"]
+    enabled = sum(source.rows for source in found.sources if source.state == manifest.ENABLED)
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    lines = {
+        "fingerprint": found.fingerprint,
+        "version": found.version,
+        "rows": f"{enabled} enabled of {found.rows}",
+        "keys": f"{found.width} × {found.recipe['keys']}",
+        "encoder": f"{encoder['name']} {encoder['options']} {encoder['dtype']}, weights {found.weights or 'random'}",
+        "images": f"{preprocessing['image_size']} pixels, crop {preprocessing['crop']}",
+        "index": " ".join(f"{name}={value}" for name, value in found.recipe["index"].items()),
+        "on disk": f"{size / 1e6:.1f} MB",
+    }
+    print(tables.columns([[name, str(value)] for name, value in lines.items()]))
+
+
+def _check(folder: Path, _: list[str]) -> None:
+    wrong = check.problems(folder)
+    if wrong:
+        sys.exit("\n".join(f"error: {problem}" for problem in wrong))
+    memory = store.read(folder)
+    print(f"{len(memory)} rows: all checksums are right")
+    config = build.config_of(memory.manifest)
+    config.memory.k = K.value
+    measured = check.quality(memory, k=K.value, ef_search=index.ef_search(config), queries=QUERIES.value)
+    print(
+        f"recall@{measured.k} {measured.recall:.4f} against exact search, for {measured.queries} of its own keys\n"
+        f"{measured.index_ms:.3f} ms a query; exact search takes {measured.exact_ms:.3f} ms"
+    )
+    if not measured.found_itself:
+        sys.exit(f"error: no key finds itself: the index in {folder} is not of these keys")
+
+
+def _search(folder: Path, images: list[str]) -> None:
+    if not images:
+        raise app.UsageError("search needs images: search --memory=DIR a.jpg b.jpg")
+    config = _config(folder)
+    pixels = [decode(Path(image).read_bytes(), image) for image in images]
+    memory, mesh = store.read(folder), sharding.make_mesh(config)
+    if K.value > memory.enabled:
+        raise BadMemory(f"--k={K.value}, but {memory.enabled} rows are enabled")
+    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    _checked_recipe(folder, config, encoder)
+    transform, nothing = data.eval_transform(config), np.random.default_rng(0)
+    shown = np.stack([transform(image, nothing) for image in pixels])
+    keys = np.asarray(encode(parameters, jnp.asarray(shown)), np.float32)
+    config.memory.k = K.value
+    found, similarities = index.search(memory.index, keys, K.value, index.ef_search(config), memory.allowed())
+    strips = []
+    for name, image, rows, near in zip(images, pixels, found, similarities, strict=True):
+        rows = rows[rows >= 0]
+        texts = memory.texts.take(memory.text_of[rows])
+        table = [
+            [f"{similarity:.4f}", text, memory.source_of(row)[0].name, memory.images[row]]
+            for similarity, text, row in zip(near, texts, rows, strict=False)
+        ]
+        print(f"{name}\n{tables.columns(table, indent=2)}")
+        strips.append(
+            pictures.neighbour_strip(image, name, [pictures.of_file(memory.file_of(row)) for row in rows], texts)
+        )
+    if OUT.value:
+        Image.fromarray(np.concatenate(strips)).save(OUT.value)
+
+
+def _source() -> str:
+    if not SOURCE.value:
+        raise app.UsageError("name the source: --source=NAME")
+    return SOURCE.value
+
+
+def _config(folder: Path) -> ConfigDict:
+    """The config that was given or, without one, what the manifest says."""
+    if CONFIG.value is None and not manifest.exists(folder):
+        raise FileNotFoundError(f"there is no memory in {folder}; to make one, name a --config")
+    config = CONFIG.value or build.config_of(manifest.read(folder))
+    config.data.on_bad_image = "skip" if SKIP_BAD.value else "error"
+    return _validate(config)
+
+
+def _validate(config: ConfigDict) -> ConfigDict:
+    configs.validate(config, devices=1)  # a batch here need not divide among the devices
+    return config
+
+
+def _checked_recipe(folder: Path, config: ConfigDict, encoder: Any) -> manifest.Recipe:
+    """The recipe of the memory, by which this E and its preprocessing must be; its index stays what it is."""
+    wanted = build.make_recipe(config, encoder)
+    if not manifest.exists(folder):
+        return wanted
+    found: Manifest = manifest.read(folder)
+    kept = {name: found.recipe[name] for name in ("keys", "index")}
+    manifest.require_recipe(folder, found.recipe, {**wanted, **kept})
+    return found.recipe
+
+
+COMMANDS = {
+    "build": _build,
+    "add": _add,
+    "remove": _set_state(manifest.REMOVED),
+    "disable": _set_state(manifest.DISABLED),
+    "enable": _set_state(manifest.ENABLED),
+    "compact": _compact,
+    "list": _list,
+    "info": _info,
+    "check": _check,
+    "search": _search,
+}
+
+if __name__ == "__main__":
+    commands.run(main, CONFIG)
