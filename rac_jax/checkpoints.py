@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orbax.checkpoint as ocp
+from absl import logging
 from ml_collections import ConfigDict
 
 
@@ -56,6 +57,15 @@ class Checkpoints:
         self._require(step)
         return self.manager.restore(step, args=ocp.args.Composite(run=ocp.args.JsonRestore()))["run"]
 
+    def compare_memory(self, step: int, run: dict[str, Any]) -> None:
+        """Say so when the memory is not the one that a step was trained with."""
+        before = self.run_info(step)
+        if before["memory"] != run["memory"]:
+            logging.warning(
+                "the memory is another one now: step %d was trained with %s (%s), and this is %s (%s)",
+                step, _sources(before), _short(before), _sources(run), _short(run),
+            )  # fmt: skip
+
     def __enter__(self) -> "Checkpoints":
         return self
 
@@ -68,3 +78,12 @@ class Checkpoints:
         if step not in steps:
             known = ", ".join(map(str, sorted(steps))) or "none"
             raise FileNotFoundError(f"{self.manager.directory} has no checkpoint of step {step}; saved steps: {known}")
+
+
+def _sources(run: dict[str, Any]) -> str:
+    """As "train 466, web 20"."""
+    return ", ".join(f"{name} {rows}" for name, rows in run.get("sources", {}).items()) or "no sources"
+
+
+def _short(run: dict[str, Any]) -> str:
+    return (run["memory"] or "none")[:12]

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
@@ -42,9 +41,7 @@ def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, 
         if step is None:
             raise FileNotFoundError(f"{workdir / 'checkpoints'} is empty; train first")
         state = checkpoints.restore(step, like)
-        memory = parts.retrieval.memory.fingerprint if parts.retrieval else None
-        if (trained_with := checkpoints.run_info(step)["memory"]) != memory:
-            logging.warning("this is memory %s; the run was trained with %s", memory, trained_with)
+        checkpoints.compare_memory(step, parts.memory_record())
         return evaluate(parts, state["params"], state["stats"], step, split, workdir, board)
 
 
@@ -68,6 +65,7 @@ def evaluate(
         "images": images,
         "classes": parts.dataset.num_classes,
         "branches": accuracy,
+        **parts.memory_record(),
     }
     files.write_json(workdir / "eval" / f"{split}.json", result)
     files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(parts, counts))

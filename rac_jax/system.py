@@ -18,6 +18,7 @@ from rac_jax.data.dataset import Dataset
 from rac_jax.data.pipeline import Batch
 from rac_jax.memory import build, index, retrieve
 from rac_jax.memory.lookup import KEEP_ALL, Lookup
+from rac_jax.memory.manifest import ENABLED
 from rac_jax.memory.snippets import Snippets
 from rac_jax.memory.store import Memory
 from rac_jax.models import tokenizers
@@ -77,6 +78,13 @@ class System:
         own = self.retrieval.own_rows(batch, training=training)
         placed = sharding.put_batch(self.mesh, batch | {"own": own})
         return placed, self.retrieval(placed["image"], placed.pop("own"))
+
+    def memory_record(self) -> dict[str, Any]:
+        """Which memory this is: its fingerprint, and the rows of its enabled sources."""
+        if self.retrieval is None:
+            return {"memory": None, "sources": {}}
+        found = self.retrieval.memory.manifest
+        return {"memory": found.fingerprint, "sources": {s.name: s.rows for s in found.sources if s.state == ENABLED}}
 
     def check(self) -> None:
         """Raise what went wrong in a lookup, if anything did."""

@@ -45,12 +45,12 @@ def train(config: ConfigDict, workdir: Path) -> None:
         start = checkpoints.latest() or 0
         if start:
             state = checkpoints.restore(start, state)
+            checkpoints.compare_memory(start, parts.memory_record())
             logging.info("restored step %d from %s", start, workdir)
         else:
             workdirs.describe(config, board)
         if start < last:
-            run = {"memory": parts.retrieval.memory.fingerprint if parts.retrieval else None}
-            state = _loop(parts, state, train_step, (start, last), checkpoints, run, board)
+            state = _loop(parts, state, train_step, (start, last), checkpoints, parts.memory_record(), board)
         step = max(start, last)
         evaluate.evaluate(parts, state.params, state.stats, step, config.eval.split, workdir, board)
 

@@ -85,6 +85,8 @@ def add(
     mesh: Mesh,
 ) -> None:
     """Add a source, or go on with it. Of many processes all encode and the first writes, where all can read."""
+    if _is_inside(folder, name, content):
+        return
     width = _width(config, encode, parameters)
     _wait_for_all("memory: begin")  # nobody looks at what the first then changes
     with _editing(folder, recipe, width, config) as editor:
@@ -102,6 +104,16 @@ def add(
         if editor:
             editor.finish(content.columns)
     _wait_for_all("memory: done")
+
+
+def _is_inside(folder: Path, name: str, content: Content) -> bool:
+    """Was this very source added before?"""
+    known = manifest.read(folder).sources if manifest.exists(folder) else ()
+    return any(
+        source.finished and source.state != manifest.REMOVED
+        for source in known
+        if (source.name, source.fingerprint) == (name, content.fingerprint)
+    )
 
 
 @contextlib.contextmanager

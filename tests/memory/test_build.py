@@ -4,12 +4,15 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rac_jax import config as configs
 from rac_jax import sharding
+from rac_jax.config import ConfigError
 from rac_jax.data import digits
-from rac_jax.memory import build
+from rac_jax.memory import build, edit, manifest
 from rac_jax.models.preprocessing import HALF
+from tests.memory.conftest import add
 
 ENCODER = dataclasses.make_dataclass("Encoder", [("preprocessing", object, HALF)])()
 
@@ -18,7 +21,7 @@ def encode(parameters, images):
     return images.astype(jnp.float32).mean(axis=(2, 3)) * parameters["scale"]
 
 
-def open_or_build(dataset, folder, **changes):
+def open_or_build(dataset, folder, *, function=encode, **changes):
     config = configs.default()
     config.data.image_size = 16
     with config.unlocked():
@@ -26,7 +29,7 @@ def open_or_build(dataset, folder, **changes):
             config.memory[name] = value
     mesh = sharding.make_mesh(config)
     parameters = sharding.put_replicated(mesh, {"scale": jnp.float32(1)})
-    return build.open_or_build(config, dataset, ENCODER, encode, parameters, folder=folder, mesh=mesh)
+    return build.open_or_build(config, dataset, ENCODER, function, parameters, folder=folder, mesh=mesh)
 
 
 def test_a_row_for_each_training_image_with_its_classs_text(tmp_path):
@@ -56,3 +59,113 @@ def test_captions_are_stored_in_place_of_the_classs_text(tmp_path):
     memory = open_or_build(dataset, tmp_path / "m")
     assert [memory.texts[t] for t in memory.text_of] == captions
     assert len(memory.texts) < 25
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Images that note how often each was read."""
+
+    images: object
+    positions: np.ndarray
+    reads: np.ndarray
+
+    def __len__(self):
+        return len(self.positions)
+
+    def __getitem__(self, position):
+        self.reads[self.positions[position]] += 1
+        return self.images[self.positions[position]]
+
+    def select(self, positions):
+        return dataclasses.replace(self, positions=self.positions[positions])
+
+    def references(self):
+        return self.images.references()
+
+    def fingerprint(self):
+        return self.images.fingerprint()
+
+
+def counted_digits():
+    dataset = digits.load(0)
+    train = dataset.split("train")
+    images = Counted(train.images, np.arange(len(train)), np.zeros(len(train), int))
+    train = dataclasses.replace(train, images=images)
+    return dataclasses.replace(dataset, splits={**dataset.splits, "train": train}), images
+
+
+def test_no_finished_shard_is_encoded_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "SHARD", 64)
+    dataset, images = counted_digits()
+    append = build._append
+    rows = []
+
+    def interrupted(editor, keys, content, done):
+        if len(rows) == 3:
+            raise KeyboardInterrupt
+        append(editor, keys, content, done)
+        rows.append(len(keys))
+
+    monkeypatch.setattr(build, "_append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        open_or_build(dataset, tmp_path / "m", encode_batch=32)
+    monkeypatch.setattr(build, "_append", append)
+    assert rows == [64, 64, 64]
+    images.reads[:] = 0
+    memory = open_or_build(dataset, tmp_path / "m", encode_batch=32)
+    assert (images.reads[:192] == 0).all() and (images.reads[192:] >= 1).all()
+    undisturbed = open_or_build(dataset, tmp_path / "other", encode_batch=32)
+    np.testing.assert_array_equal(memory.keys, undisturbed.keys)
+
+
+def test_a_memory_with_further_sources_is_accepted_and_training_images_stay_known(tmp_path):
+    dataset = digits.load(0)
+    memory = open_or_build(dataset, tmp_path / "m")
+    add(memory.folder, "more", np.asarray(memory.keys[:50]) + 1)
+    grown = open_or_build(dataset, tmp_path / "m")
+    assert len(grown) == 516 and grown.fingerprint != memory.fingerprint
+    ids = np.array([0, 465], np.int32)
+    assert grown.row_of(dataset.fingerprint("train"), ids).tolist() == [0, 465]
+
+
+def test_k_larger_than_what_is_enabled(tmp_path):
+    dataset = digits.load(0)
+    memory = open_or_build(dataset, tmp_path / "m")
+    add(memory.folder, "more", np.asarray(memory.keys[:20]) + 1)
+    with edit.editing(memory.folder) as editor:
+        editor.set_state("train", manifest.DISABLED)
+    message = r"config\.memory\.k is 30, but the memory has 20 images \(a further 466 are disabled.*at most 19"
+    with pytest.raises(ConfigError, match=message):
+        open_or_build(dataset, tmp_path / "m")
+    assert open_or_build(dataset, tmp_path / "m", k=19).enabled == 20
+
+
+def test_a_memory_for_other_data_is_refused(tmp_path):
+    open_or_build(digits.load(0), tmp_path / "m")
+    with pytest.raises(manifest.BadMemory, match="its source 'train' is digits, train, 466 images, and not"):
+        open_or_build(digits.load(1), tmp_path / "m")
+
+
+def test_a_memory_without_the_training_split_is_used_as_it_is(tmp_path):
+    memory = open_or_build(digits.load(0), tmp_path / "m")
+    add(memory.folder, "more", np.asarray(memory.keys[:50]) + 1)
+    with edit.editing(memory.folder) as editor:
+        editor.set_state("train", manifest.REMOVED)
+        assert len(open_or_build(digits.load(0), tmp_path / "m")) == 516
+        editor.compact()
+    alone = open_or_build(digits.load(0), tmp_path / "m")
+    assert len(alone) == 50
+    assert alone.row_of(digits.load(0).fingerprint("train"), np.array([3], np.int32)).tolist() == [-1]
+
+
+def test_a_key_that_is_not_finite_names_its_image(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "SHARD", 64)
+
+    def sometimes_nan(parameters, images):
+        dark = images.astype(jnp.float32).mean(axis=(1, 2, 3), keepdims=False) < jnp.float32(52)
+        return jnp.where(dark[:, None], jnp.nan, encode(parameters, images))
+
+    dataset = digits.load(0)
+    dark = np.flatnonzero(dataset.split("train").images.pixels.mean(axis=(1, 2, 3)) < 50)
+    with pytest.raises(ValueError, match=rf"the key of digits/train/{dark[0]} is not finite"):
+        open_or_build(dataset, tmp_path / "m", function=sometimes_nan)
