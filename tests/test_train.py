@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import logging
+import shutil
 import warnings
 
 import jax
@@ -15,7 +17,9 @@ from rac_jax.checkpoints import Checkpoints
 from rac_jax.config import ConfigError
 from rac_jax.memory.lookup import LookupFailed
 from rac_jax.memory.store import BadMemory
+from rac_jax.memory.store import read as read_memory
 from tests import tiny
+from tests.memory.conftest import add
 
 
 def events(workdir):
@@ -152,6 +156,23 @@ def test_a_finished_run_is_only_evaluated_again(whole, capsys):
     assert len(events(workdir).Scalars("train/loss")) == len(losses)
     assert json.loads((workdir / "eval" / "test.json").read_text())["step"] == 9
     assert "branch" in capsys.readouterr().out
+
+
+def test_a_memory_that_has_changed_is_used_as_it_is_and_the_run_says_so(eight, tmp_path, caplog):
+    _, workdir = eight
+    before = (workdir / "eval" / "test.json").read_text()
+    shutil.copytree(workdir / "memory", tmp_path / "memory")
+    config = tiny.config(devices=1)
+    config.memory.dir = str(tmp_path / "memory")
+    keys = np.asarray(read_memory(tmp_path / "memory").keys[:20])
+    add(tmp_path / "memory", "more", keys + np.float32(0.001), texts=("a digit",))
+    caplog.set_level(logging.WARNING, logger="absl")
+    evaluate.evaluate_checkpoint(config, workdir, step=20, split="test")
+    assert "step 20 was trained with train 466" in caplog.text and "this is train 466, more 20" in caplog.text
+    after = json.loads((workdir / "eval" / "test.json").read_text())
+    assert json.loads(before)["sources"] == {"train": 466}
+    assert after["sources"] == {"train": 466, "more": 20} and after["memory"] != json.loads(before)["memory"]
+    (workdir / "eval" / "test.json").write_text(before)
 
 
 def test_a_folder_of_a_run_with_other_settings_is_refused(whole):

@@ -90,8 +90,9 @@ def _add(folder: Path, _: list[str]) -> None:
 
 def _set_state(state: str) -> Any:
     def command(folder: Path, _: list[str]) -> None:
+        name = _source()
         with edit.editing(folder) as editor:
-            editor.set_state(_source(), state)
+            editor.set_state(name, state)
         _list(folder, [])
 
     return command

@@ -1,0 +1,134 @@
+"""python -m rac_jax.memory, as a user meets it."""
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from PIL import Image
+
+from configs import demo
+from rac_jax.memory import __main__ as commands
+from rac_jax.memory import index, manifest, store
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs a command with flags and returns what it prints."""
+
+    def run(name, *arguments, config=None, **values):
+        monkeypatch.setattr(commands, "CONFIG", types.SimpleNamespace(value=config))
+        with flagsaver.flagsaver(**values):
+            commands.main(["memory", name, *arguments])
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def config():
+    c = demo.get_config()
+    c.data.image_size = 16
+    c.model.encoder, c.model.encoder_weights = "vit_ti16", ""
+    c.model.encoder_options = "width=32,depth=1,heads=2,patch=8"
+    c.mesh.data = 1
+    return c
+
+
+@pytest.fixture
+def pets(tmp_path):
+    for number, name in enumerate(("cat/1", "cat/2", "sea_lion/1")):
+        path = tmp_path / "pets" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(number).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(path)
+    return tmp_path / "pets"
+
+
+def test_a_memory_from_its_building_to_its_compaction(command, config, pets, tmp_path):
+    folder = str(tmp_path / "m")
+    printed = command("build", config=config, memory=folder)
+    assert "train" in printed and "466" in printed and "enabled" in printed
+    printed = command("add", memory=folder, source="pets", **{"from": f"folder:{pets}"})
+    assert "pets" in printed and f"folder:{pets}" in printed
+    assert command("add", memory=folder, source="pets", **{"from": f"folder:{pets}"}) == printed  # done is done
+
+    found = command("search", str(pets / "sea_lion" / "1.png"), memory=folder, k=3, out=str(tmp_path / "found.png"))
+    nearest = found.splitlines()[1].split()
+    assert nearest == ["1.0000", "sea", "lion", "pets", "sea_lion/1.png"]
+    with Image.open(tmp_path / "found.png") as picture:
+        assert picture.size[0] == 4 * 102  # the image and three neighbours
+
+    command("disable", memory=folder, source="train")
+    found = command("search", str(pets / "cat" / "1.png"), memory=folder, k=3)
+    assert sorted(line.split()[-1] for line in found.splitlines()[1:]) == ["cat/1.png", "cat/2.png", "sea_lion/1.png"]
+    with pytest.raises(manifest.BadMemory, match="--k=4, but 3 rows are enabled"):
+        command("search", str(pets / "cat" / "1.png"), memory=folder, k=4)
+    command("enable", memory=folder, source="train")
+    assert "469 enabled of 469" in command("info", memory=folder)
+
+    command("remove", memory=folder, source="pets")
+    assert "466 enabled of 469" in command("info", memory=folder)
+    assert command("compact", memory=folder) == "3 rows were deleted\n"
+    assert "466 enabled of 466" in command("info", memory=folder)
+    printed = command("check", memory=folder, queries=50)
+    assert "466 rows: all checksums are right" in printed and "recall@10 " in printed
+
+
+def test_keys_made_elsewhere(command, config, tmp_path):
+    folder = str(tmp_path / "m")
+    np.save(tmp_path / "k.npy", np.eye(5, 32, dtype=np.float32))
+    (tmp_path / "t.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
+    arguments = {"memory": folder, "source": "mine", "from": f"keys:{tmp_path / 'k.npy'}", "texts": f"{tmp_path}/t.txt"}
+    with pytest.raises(FileNotFoundError, match="to make one, name a --config"):
+        command("add", **arguments)
+    command("add", config=config, **arguments)  # a memory of its own, for this E
+    memory = store.read(tmp_path / "m")
+    np.testing.assert_array_equal(memory.keys, np.eye(5, 32))
+    assert list(memory.texts) == ["one", "two", "three", "four", "five"]
+    rows, _ = index.search(memory.index, np.eye(5, 32, dtype=np.float32), 1, 64)
+    assert rows[:, 0].tolist() == [0, 1, 2, 3, 4]
+    np.save(tmp_path / "k.npy", np.eye(5, 31, dtype=np.float32))
+    with pytest.raises(manifest.BadMemory, match="keys of 31 numbers; this memory's have 32"):
+        command("add", **{**arguments, "source": "narrow"})
+
+
+def test_another_encoder_is_refused(command, config, pets, tmp_path):
+    command("build", config=config, memory=str(tmp_path / "m"))
+    config.model.encoder_options = "width=32,depth=2,heads=2,patch=8"
+    with pytest.raises(manifest.BadMemory, match=r"encoder\.options: .*depth=1.* there, .*depth=2.* wanted"):
+        command("add", config=config, memory=str(tmp_path / "m"), source="pets", **{"from": f"folder:{pets}"})
+
+
+def test_check_says_what_is_damaged(command, memory, capsys):
+    (path,) = memory.folder.glob("index-*.faiss")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SystemExit, match=rf"error: .*{path.name} is damaged \(checksum\)"):
+        command("check", memory=str(memory.folder))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["list", "--memory=nowhere"], "error: there is no memory in nowhere"),
+        (["lst", "--memory=nowhere"], "'lst' is no command; there are build, add, remove"),
+        (["remove"], "name the memory's folder: --memory=DIR"),
+    ],
+    ids=["no memory", "no command", "no folder"],
+)
+def test_mistakes_get_one_clear_message_and_no_stack_trace(arguments, message):
+    done = subprocess.run(
+        [sys.executable, "-m", "rac_jax.memory", *arguments],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
