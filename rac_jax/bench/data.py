@@ -8,9 +8,12 @@ import dataclasses
 import functools
 import io
 import itertools
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import numpy as np
@@ -151,14 +154,19 @@ def print_pipeline(transform: transforms.Transform) -> None:
     images: Any = EncodedImages(tuple(photographs(*SIZES[0])))
     split = Split("train", images, np.zeros(len(images), np.int32))
     bare, batched = _loop_and_batches(split, transform)
-    rates = dict.fromkeys((1, 2), 0.0)
-    for _, workers in tqdm(list(itertools.product(range(3), rates)), desc="workers", leave=False):
-        rates[workers] = max(rates[workers], _worker_rate(split, transform, workers))
+    measures = {"loop": functools.partial(_loop_rate, split, transform)}
+    measures["worker"] = functools.partial(_worker_rate, split, transform)
+    rates: dict[tuple[str, int], list[float]] = {(name, number): [] for name in measures for number in (1, 2)}
+    for _, (name, number) in tqdm(list(itertools.product(range(ROUNDS), rates)), desc="workers", leave=False):
+        rates[name, number].append(measures[name](number))
     print(f"\nthe pipeline, 256 × 256 JPEG with the recipe, images/s ({os.cpu_count()} cores)")
-    print(f"  decode and augment, in a loop {bare:>7.0f}  on one core")
-    print(f"  the same in batches           {batched:>7.0f}  {bare / batched - 1:+.1%} time")
-    print(f"  1 worker process              {rates[1]:>7.0f}  by the clock, so only on an idle machine")
-    print(f"  2 worker processes            {rates[2]:>7.0f}  {rates[2] / rates[1]:.2f} × one")
+    print(f"  decode and augment, in a loop  {bare:>7.0f}  on one core")
+    print(f"  the same in batches            {batched:>7.0f}  {bare / batched - 1:+.1%} time")
+    print("  by the clock, so only on an idle machine; medians over rounds in turns:")
+    for name, title in (("loop", "the loop in {} process{}"), ("worker", "{} worker process{}")):
+        one, two = np.array(rates[name, 1]), np.array(rates[name, 2])
+        print(f"  {title.format(1, ''):<31}{np.median(one):>7.0f}")
+        print(f"  {title.format(2, 'es'):<31}{np.median(two):>7.0f}  {np.median(two / one):.2f} × one")
 
 
 def _loop_and_batches(split: Split, transform: transforms.Transform) -> tuple[float, float]:
@@ -180,6 +188,7 @@ def _loop_and_batches(split: Split, transform: transforms.Transform) -> tuple[fl
 
 
 def _worker_rate(split: Split, transform: transforms.Transform, workers: int) -> float:
+    """Images a second through the pipeline with its worker processes."""
     batches = pipeline.train_batches(split, transform, batch_size=BATCH, seed=0, workers=workers)
     for _ in range(4 * workers):  # the workers have started, and their buffers are full
         next(batches)
@@ -189,3 +198,26 @@ def _worker_rate(split: Split, transform: transforms.Transform, workers: int) ->
     rate = BATCH * BATCHES * workers / (time.perf_counter() - start)
     batches.close()
     return rate
+
+
+def _loop_rate(split: Split, transform: transforms.Transform, processes: int) -> float:
+    """Images a second of the bare calls in processes of their own: what the machine gives at best."""
+    context = multiprocessing.get_context("spawn")
+    ready, rates = context.Barrier(processes), context.Queue()
+    examples = pipeline.Examples(split, transform, seed=0)
+    running = [context.Process(target=_timed_loop, args=(examples, ready, rates)) for _ in range(processes)]
+    for process in running:
+        process.start()
+    total = sum(rates.get() for _ in running)
+    for process in running:
+        process.join()
+    return total
+
+
+def _timed_loop(examples: pipeline.Examples, ready: Barrier, rates: Queue) -> None:
+    examples(0)
+    ready.wait()
+    start = time.perf_counter()
+    for place in range(BATCH * BATCHES):
+        examples(place)
+    rates.put(BATCH * BATCHES / (time.perf_counter() - start))
