@@ -75,7 +75,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
 
     c.loss = ConfigDict()
-    c.loss.name = "lace"  # lace | ce | balce
+    c.loss.name = "lace"  # lace | ce | balce | ldam (one branch with a cosine head)
     c.loss.tau = 1.0  # strength of LACE's logit adjustment
     c.loss.reweight = "none"  # none | inverse_sqrt | inverse_log, by class count
     c.loss.smoothing = 0.1  # label smoothing
@@ -83,7 +83,8 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.optim = ConfigDict()
     c.optim.learning_rate = 5e-5
     c.optim.min_learning_rate = 1e-7  # where warm-up starts and the cosine ends
-    c.optim.text_learning_rate_factor = 1.0  # T's and its head's rate, relative to B's
+    c.optim.base_learning_rate_factor = 1.0  # B's rate without its head, relative to learning_rate
+    c.optim.text_learning_rate_factor = 1.0  # T's and its head's
     c.optim.warmup_epochs = 5.0
     c.optim.weight_decay = 0.02  # none on biases, norms, class token and positions
     c.optim.beta1 = 0.9
@@ -125,7 +126,7 @@ CHOICES = {
     "memory.index": ("hnsw", "flat"),
     "memory.lookup": ("callback", "pipelined"),
     "memory.exclude": ("id", "first", "none"),
-    "loss.name": ("lace", "ce", "balce"),
+    "loss.name": ("lace", "ce", "balce", "ldam"),
     "loss.reweight": ("none", "inverse_sqrt", "inverse_log"),
 }
 AT_LEAST_ONE = (
@@ -135,7 +136,8 @@ AT_LEAST_ONE = (
 )  # fmt: skip
 NOT_NEGATIVE = (
     "seed", "data.seed", "data.imbalance", "data.workers", "memory.ef_search", "loss.tau", "optim.learning_rate",
-    "optim.min_learning_rate", "optim.text_learning_rate_factor", "optim.warmup_epochs",
+    "optim.min_learning_rate", "optim.base_learning_rate_factor", "optim.text_learning_rate_factor",
+    "optim.warmup_epochs",
     "optim.weight_decay", "train.steps", "eval.every", "eval.show",
 )  # fmt: skip
 SHARES = (
@@ -185,6 +187,10 @@ def validate(config: ConfigDict, *, devices: int) -> None:
         size = field(config, name)
         near = max(used, round(size / used) * used)
         _require(size % used == 0, config, name, f"a multiple of the {used} devices, as {near} is")
+    _require(
+        config.loss.name != "ldam" or config.model.branches != "both",
+        config, "loss.name", "lace, ce or balce with model.branches=both: LDAM's margins are in cosines of one branch",
+    )  # fmt: skip
     _require(
         config.optim.warmup_epochs <= config.train.epochs,
         config, "optim.warmup_epochs", f"at most train.epochs ({config.train.epochs})",

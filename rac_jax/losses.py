@@ -1,11 +1,26 @@
-"""The loss of every method in one form: −α_y log softmax(f + τΔ)_y, with label smoothing.
+"""The loss of every method in one form: −α_y log softmax(s (f − m_y 1_y) + τΔ)_y, with label smoothing.
 
-CE has Δ = 0 and α = 1; LACE has Δ_y = log(N_y / N); BalCE has α_y ∝ 1 / N_y.
+CE has Δ = 0 and α = 1; LACE has Δ_y = log(N_y / N); BalCE has α_y ∝ 1 / N_y; LDAM lowers the true class's
+cosine by a margin m_y ∝ N_y^(−1/4) and has s = 30. All others have m = 0 and s = 1.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+LARGEST_MARGIN, LDAM_SCALE = 0.5, 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What a loss makes of the class frequencies; each [C] float32."""
+
+    weights: np.ndarray  # α
+    delta: np.ndarray  # τΔ
+    margin: np.ndarray  # m
+    scale: float = 1.0  # s
 
 
 def class_weights(class_counts: np.ndarray, kind: str) -> np.ndarray:
@@ -31,29 +46,32 @@ def adjustment(class_counts: np.ndarray, tau: float) -> np.ndarray:
     return (tau * np.log(counts / counts.sum())).astype(np.float32)
 
 
-def general(
-    logits: jax.Array,
-    labels: jax.Array,
-    *,
-    weights: np.ndarray,
-    delta: np.ndarray,
-    smoothing: float = 0.0,
-) -> jax.Array:
-    """Loss of each example, [B] float32, from logits [B, C], labels [B], α [C] and τΔ [C]."""
-    adjusted = logits.astype(jnp.float32) + jnp.asarray(delta)[None]
-    log_p = jax.nn.log_softmax(adjusted)
+def margins(class_counts: np.ndarray) -> np.ndarray:
+    """m of LDAM: the rarest class has the largest margin, [C] float32."""
+    counts = np.maximum(np.asarray(class_counts, np.float64), 1)
+    return (LARGEST_MARGIN * (counts / counts.min()) ** -0.25).astype(np.float32)
+
+
+def general(logits: jax.Array, labels: jax.Array, terms: Terms, smoothing: float = 0.0) -> jax.Array:
+    """Loss of each example, [B] float32, from logits [B, C] (cosines for LDAM) and labels [B]."""
+    true_class = jax.nn.one_hot(labels, logits.shape[-1], dtype=jnp.float32)
+    lowered = logits.astype(jnp.float32) - true_class * jnp.asarray(terms.margin)[None]
+    log_p = jax.nn.log_softmax(terms.scale * lowered + jnp.asarray(terms.delta)[None])
     true = jnp.take_along_axis(log_p, labels[:, None], axis=1)[:, 0]
     loss = -(1 - smoothing) * true - smoothing * log_p.mean(axis=1)
-    return jnp.asarray(weights)[labels] * loss
+    return jnp.asarray(terms.weights)[labels] * loss
 
 
-def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str) -> tuple[np.ndarray, np.ndarray]:
-    """α and τΔ, both [C], of a loss by name: lace, ce or balce."""
+def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str) -> Terms:
+    """The terms of a loss by name: lace, ce, balce or ldam."""
     zero = np.zeros(len(class_counts), np.float32)
+    weights = class_weights(class_counts, reweight)
     if name == "lace":
-        return class_weights(class_counts, reweight), adjustment(class_counts, tau)
+        return Terms(weights, adjustment(class_counts, tau), zero)
     if name == "ce":
-        return class_weights(class_counts, reweight), zero
+        return Terms(weights, zero, zero)
     if name == "balce":
-        return class_weights(class_counts, "inverse"), zero
-    raise ValueError(f"config.loss.name is {name!r}; known: lace, ce, balce")
+        return Terms(class_weights(class_counts, "inverse"), zero, zero)
+    if name == "ldam":
+        return Terms(weights, zero, margins(class_counts), LDAM_SCALE)
+    raise ValueError(f"config.loss.name is {name!r}; known: lace, ce, balce, ldam")

@@ -1,6 +1,7 @@
 """AdamW with warm-up, a cosine to the minimum, clipping, and no decay where it does harm."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -45,8 +46,9 @@ def create(config: ConfigDict, images: int) -> optax.GradientTransformation:
         weight_decay=optim.weight_decay,
         mask=decayed,
     )
-    text_rate = optax.masked(optax.scale(optim.text_learning_rate_factor), of_text)
-    return optax.chain(optax.clip_by_global_norm(optim.clip), adamw, text_rate)
+    base_rate = optax.masked(optax.scale(optim.base_learning_rate_factor), belongs_to("base"))
+    text_rate = optax.masked(optax.scale(optim.text_learning_rate_factor), belongs_to("text", "text_head"))
+    return optax.chain(optax.clip_by_global_norm(optim.clip), adamw, base_rate, text_rate)
 
 
 def update(tx: optax.GradientTransformation, grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:
@@ -66,8 +68,8 @@ def decayed(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(rule, params)
 
 
-def of_text(params: Any) -> Any:
-    """Which parameters belong to the retrieval branch: T and its head."""
-    return {
-        name: jax.tree.map(lambda _, mine=name in ("text", "text_head"): mine, tree) for name, tree in params.items()
+def belongs_to(*modules: str) -> Callable[[Any], Any]:
+    """Which parameters belong to some of the model's modules, as a mask of all."""
+    return lambda params: {
+        name: jax.tree.map(lambda _, mine=name in modules: mine, tree) for name, tree in params.items()
     }

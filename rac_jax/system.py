@@ -137,7 +137,7 @@ def _model(config: ConfigDict, num_classes: int, tokenizer: tokenizers.Tokenizer
             vocab_size=tokenizer.vocab_size,
             context_length=tokenizer.length,
         )
-    return RAC(base, text, num_classes=num_classes, scale=m.scale, rngs=rngs)
+    return RAC(base, text, num_classes=num_classes, scale=m.scale, cosine=config.loss.name == "ldam", rngs=rngs)
 
 
 def _encoder(config: ConfigDict, role: str, rngs: nnx.Rngs, pretrained: bool, **arguments: Any) -> Any:

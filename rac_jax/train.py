@@ -59,7 +59,7 @@ def make_train_step(
     config: ConfigDict, graph: Any, tx: optax.GradientTransformation, class_counts: np.ndarray
 ) -> TrainStep:
     """One update, as a pure function: no callback, no host transfer."""
-    alpha, delta = losses.terms(config.loss.name, class_counts, tau=config.loss.tau, reweight=config.loss.reweight)
+    terms = losses.terms(config.loss.name, class_counts, tau=config.loss.tau, reweight=config.loss.reweight)
 
     def train_step(
         state: State, batch: dict[str, jax.Array], tokens: jax.Array | None
@@ -70,13 +70,7 @@ def make_train_step(
         def loss_of(params: Any) -> tuple[jax.Array, Any]:
             model = nnx.merge(graph, params, state.stats)
             logits = model(batch["image"], tokens, train=True, key=key)
-            loss = losses.general(
-                logits[model.output],
-                batch["label"],
-                weights=alpha,
-                delta=delta,
-                smoothing=config.loss.smoothing,
-            )
+            loss = losses.general(logits[model.output], batch["label"], terms, config.loss.smoothing)
             return loss.mean(), (logits, states.split(model)[2])
 
         (loss, (logits, stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)

@@ -17,7 +17,8 @@ def test_defaults_are_valid_and_locked():
 @pytest.mark.parametrize(
     "name, value, message",
     [
-        ("loss.name", "focal", r"config\.loss\.name is 'focal'; it must be one of lace, ce, balce"),
+        ("loss.name", "ldam", r"config\.loss\.name is 'ldam'; it must be lace, ce or balce with model\.branches=both"),
+        ("loss.name", "focal", r"config\.loss\.name is 'focal'; it must be one of lace, ce, balce, ldam"),
         ("memory.k", 0, r"config\.memory\.k is 0; it must be 1 or more"),
         ("train.batch_size", 100, r"config\.train\.batch_size is 100; .* multiple of the 8 devices, as 96 is"),
         ("eval.batch_size", 3, r"config\.eval\.batch_size is 3; .* as 8 is"),

@@ -26,18 +26,33 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_loss_and_gradient(case, smoothing):
     name, tau, reweight = CASES[case]
-    weights, delta = losses.terms(name, COUNTS, tau=tau, reweight=reweight)
+    terms = losses.terms(name, COUNTS, tau=tau, reweight=reweight)
     key = case + ("_smooth0.1" if smoothing else "")
     labels = jnp.asarray(GOLDEN["labels"], jnp.int32)
 
     def mean_loss(logits):
-        each = losses.general(logits, labels, weights=weights, delta=delta, smoothing=smoothing)
+        each = losses.general(logits, labels, terms, smoothing)
         return each.mean(), each
 
     (loss, each), grad = jax.value_and_grad(mean_loss, has_aux=True)(jnp.asarray(GOLDEN["logits"]))
     np.testing.assert_allclose(each, GOLDEN[f"{key}/per_sample"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(loss, GOLDEN[f"{key}/loss"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(grad, GOLDEN[f"{key}/grad"], rtol=1e-5, atol=1e-6)
+
+
+def test_ldam_and_its_gradient():
+    terms = losses.terms("ldam", COUNTS, tau=1.0, reweight="none")
+    np.testing.assert_allclose(terms.margin, GOLDEN["ldam/margins"], rtol=1e-6)
+    labels = jnp.asarray(GOLDEN["labels"], jnp.int32)
+
+    def mean_loss(cosines):
+        each = losses.general(cosines, labels, terms)
+        return each.mean(), each
+
+    (loss, each), grad = jax.value_and_grad(mean_loss, has_aux=True)(jnp.asarray(GOLDEN["cosine_logits"]))
+    np.testing.assert_allclose(each, GOLDEN["ldam/per_sample"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(loss, GOLDEN["ldam/loss"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(grad, GOLDEN["ldam/grad"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["none", "inverse", "inverse_sqrt", "inverse_log"])
@@ -53,10 +68,11 @@ def test_a_class_without_images_or_with_one_gives_finite_terms():
     for kind in ("inverse", "inverse_sqrt", "inverse_log"):
         assert np.isfinite(losses.class_weights(np.array([10, 1, 0]), kind)).all()
     assert np.isfinite(losses.adjustment(np.array([10, 1, 0]), 1.0)).all()
+    np.testing.assert_allclose(losses.margins(np.array([16, 1, 0])), [0.25, 0.5, 0.5])
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="lace, ce, balce"):
+    with pytest.raises(ValueError, match="lace, ce, balce, ldam"):
         losses.terms("focal", COUNTS, tau=1.0, reweight="none")
     with pytest.raises(ValueError, match="inverse_sqrt"):
         losses.class_weights(COUNTS, "cubic")

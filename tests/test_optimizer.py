@@ -28,6 +28,7 @@ def params():
             "position_embedding": jnp.ones((1, 5, 4)),
             "block": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)},
         },
+        "base_head": {"kernel": jnp.ones((4, 3)), "bias": jnp.ones(3)},
         "text": {"kernel": jnp.ones((4, 4)), "norm": {"scale": jnp.ones(4)}},
         "text_head": {"kernel": jnp.ones((4, 3)), "bias": jnp.ones(3)},
     }
@@ -44,17 +45,18 @@ def test_what_decays():
     assert mask["text_head"] == {"kernel": True, "bias": False}
 
 
-def test_one_step_of_adamw_decay_clipping_and_the_texts_rate():
+def test_one_step_of_adamw_decay_clipping_and_the_rates_of_b_and_t():
     config = configs.default()
     config.optim.update(dict(learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0, clip=1.0))
-    config.optim.text_learning_rate_factor = 3.0
+    config.optim.base_learning_rate_factor, config.optim.text_learning_rate_factor = 2.0, 3.0
     config.train.epochs = 1000.0
     tx = optimizer.create(config, 200)
     start = params()
     new, _ = optimizer.update(tx, start, tx.init(start), start)  # a gradient of ones everywhere
     # Adam's first step is the sign of the gradient, whatever the clipping; decay adds 0.5 · 1.
-    assert new["base"]["block"]["bias"][0] == pytest.approx(1 - 0.1, rel=1e-4)
-    assert new["base"]["block"]["kernel"][0, 0] == pytest.approx(1 - 0.15, rel=1e-4)
+    assert new["base"]["block"]["bias"][0] == pytest.approx(1 - 0.2, rel=1e-4)
+    assert new["base"]["block"]["kernel"][0, 0] == pytest.approx(1 - 0.3, rel=1e-4)
+    assert new["base_head"]["bias"][0] == pytest.approx(1 - 0.1, rel=1e-4)
     assert new["text"]["kernel"][0, 0] == pytest.approx(1 - 0.45, rel=1e-4)
     assert new["text_head"]["bias"][0] == pytest.approx(1 - 0.3, rel=1e-4)
 

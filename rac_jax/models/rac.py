@@ -1,5 +1,6 @@
 """RAC: the base and the retrieval branch, and the fusion of their logits."""
 
+import functools
 from typing import Protocol
 
 import jax
@@ -33,7 +34,8 @@ class TextEncoder(Protocol):
 class RAC(nnx.Module):
     """B with a head, T with a head, or both, fused.
 
-    The heads compute in float32 and their logits are the branches' own answers.
+    The heads compute in float32 and their logits are the branches' own answers: with `cosine`, the cosines
+    between the features and a vector for each class.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class RAC(nnx.Module):
         *,
         num_classes: int,
         scale: str = "sqrt",
+        cosine: bool = False,
         rngs: nnx.Rngs,
     ):
         if base is None and text is None:
@@ -50,10 +53,11 @@ class RAC(nnx.Module):
         self.base = base
         self.text = text
         self.fixed_scale = fusion_scale(scale, num_classes)
+        head = CosineHead if cosine else functools.partial(nnx.Linear, kernel_init=XAVIER)
         if base is not None:
-            self.base_head = nnx.Linear(base.feature_width, num_classes, kernel_init=XAVIER, rngs=rngs)
+            self.base_head = head(base.feature_width, num_classes, rngs=rngs)
         if text is not None:
-            self.text_head = nnx.Linear(text.feature_width, num_classes, kernel_init=XAVIER, rngs=rngs)
+            self.text_head = head(text.feature_width, num_classes, rngs=rngs)
         if scale == "learned" and base is not None and text is not None:
             self.logit_scale = nnx.Param(jnp.log(jnp.float32(self.fixed_scale)))
 
@@ -91,6 +95,16 @@ class RAC(nnx.Module):
         return jnp.float32(self.fixed_scale)
 
 
+class CosineHead(nnx.Module):
+    """The cosines between features [B, D] and one vector a class, [B, L]."""
+
+    def __init__(self, width: int, num_classes: int, *, rngs: nnx.Rngs):
+        self.kernel = nnx.Param(XAVIER(rngs.params(), (width, num_classes), jnp.float32))
+
+    def __call__(self, features: jax.Array) -> jax.Array:
+        return _unit(features) @ _unit(self.kernel[...], axis=0)
+
+
 def fusion_scale(scale: str, num_classes: int) -> float:
     """L / 2 as the paper has it, or √L / 2, which is also where a learned scale starts."""
     return num_classes / 2 if scale == "paper" else num_classes**0.5 / 2
@@ -101,6 +115,6 @@ def fuse(retrieval: jax.Array, base: jax.Array, scale: jax.Array) -> jax.Array:
     return scale * (_unit(retrieval) + _unit(base))
 
 
-def _unit(logits: jax.Array) -> jax.Array:
-    squares = jnp.sum(logits * logits, axis=-1, keepdims=True)
-    return logits * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))  # all zeros stay zeros
+def _unit(vectors: jax.Array, axis: int = -1) -> jax.Array:
+    squares = jnp.sum(vectors * vectors, axis=axis, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))  # all zeros stay zeros

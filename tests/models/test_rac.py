@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from rac_jax import losses
 from rac_jax.models import rac
@@ -32,12 +33,12 @@ def test_fusion_and_its_gradients(name, scale):
 
 @pytest.mark.parametrize("name, scale", [("half", 6.0), ("sqrt", 12**0.5 / 2)])
 def test_lace_on_top(name, scale):
-    weights, delta = losses.terms("lace", GOLDEN["class_counts"], tau=1.0, reweight="none")
+    terms = losses.terms("lace", GOLDEN["class_counts"], tau=1.0, reweight="none")
     labels = jnp.asarray(GOLDEN["labels"], jnp.int32)
 
     def loss(a, b):
         fused = rac.fuse(a, b, jnp.float32(scale))
-        return losses.general(fused, labels, weights=weights, delta=delta, smoothing=0.1).mean()
+        return losses.general(fused, labels, terms, 0.1).mean()
 
     value, (grad_a, grad_b) = jax.value_and_grad(loss, argnums=(0, 1))(A, B)
     assert value == pytest.approx(float(GOLDEN[f"fusion/{name}/lace_loss"]), rel=1e-5)
@@ -49,3 +50,9 @@ def test_zero_logits_give_zero_and_a_finite_gradient():
     zero = jnp.zeros((1, 4))
     out, vjp = jax.vjp(lambda a: rac.fuse(a, zero, jnp.float32(2.0)), zero)
     assert (out == 0).all() and np.isfinite(vjp(jnp.ones((1, 4)))[0]).all()
+
+
+def test_a_cosine_head_gives_cosines():
+    head = rac.CosineHead(3, 2, rngs=nnx.Rngs(0))
+    head.kernel[...] = jnp.array([[2.0, 0.0], [0.0, 3.0], [0.0, 4.0]])
+    np.testing.assert_allclose(head(jnp.array([[5.0, 0.0, 0.0], [0.0, 7.0, 0.0]])), [[1.0, 0.0], [0.0, 0.6]], rtol=1e-6)
