@@ -1,5 +1,6 @@
 """CLIP's text transformer: token ids to one vector, read at the end token."""
 
+import functools
 from typing import Any
 
 import jax
@@ -51,25 +52,28 @@ class ClipText(nnx.Module):
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Token ids int32 [B, T], T up to context_length, to features [B, feature_width] or logits, float32."""
-        x = self.encode(tokens)
         # The end token has the highest id. Zeros fill the rest, so the first one found is the end itself.
-        end = jnp.argmax(tokens, axis=-1)[:, None, None]
-        pooled = self.final_norm(jnp.take_along_axis(x, end, axis=1)[:, 0])
+        x = self.encode(tokens, end=jnp.argmax(tokens, axis=-1))
+        pooled = self.final_norm(x[:, 0])
         features = pooled if self.projection is None else self.projection(pooled)
         features = features.astype(jnp.float32)
         return features if self.head is None else self.head(features)
 
-    def encode(self, tokens: jax.Array) -> jax.Array:
-        """[B, T] to the last block's output [B, T, width], before the final norm."""
+    def encode(self, tokens: jax.Array, *, end: jax.Array | None = None) -> jax.Array:
+        """[B, T] to the last block's output before the final norm: [B, T, width], or [B, 1, width] at `end` [B]."""
         length = tokens.shape[1]
         if length > self.context_length:
             raise ValueError(f"tokens of length {length}, but context_length={self.context_length}")
         x = self.token_embedding[...][tokens] + self.position_embedding[...][None, :length]
         x = x.astype(self.dtype)
         bias = jnp.asarray(causal_bias(length))
-        for block in self.blocks:
+        *earlier, last = self.blocks
+        for block in earlier:
             x = layers.run_block(block, x, remat=self.remat, bias=bias)
-        return x
+        if end is None:
+            return layers.run_block(last, x, remat=self.remat, bias=bias)
+        pick = functools.partial(jnp.take_along_axis, indices=end[:, None, None], axis=1)
+        return layers.run_block(last, x, remat=self.remat, bias=bias[0, end][:, None, :], pick=pick)
 
 
 def causal_bias(length: int) -> np.ndarray:

@@ -34,10 +34,10 @@ class Dense(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((width_out,), jnp.float32)) if bias else None
         self.dtype = dtype
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., width_in] to [..., width_out] in the compute dtype."""
-        bias = None if self.bias is None else self.bias[...].astype(self.dtype)
-        return dense(x.astype(self.dtype), self.kernel[...].astype(self.dtype), bias)
+    def __call__(self, x: jax.Array, columns: slice = slice(None)) -> jax.Array:
+        """[..., width_in] to [..., width_out], or to some `columns` of it, in the compute dtype."""
+        bias = None if self.bias is None else self.bias[...][columns].astype(self.dtype)
+        return dense(x.astype(self.dtype), self.kernel[...][:, columns].astype(self.dtype), bias)
 
 
 def classifier(width: int, num_classes: int, *, rngs: nnx.Rngs) -> Dense | None:
@@ -165,17 +165,28 @@ class Attention(nnx.Module):
         self.qkv = Dense(width, 3 * width, dtype=dtype, rngs=rngs)
         self.out = Dense(width, width, dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-        """Tokens [B, T, D] to [B, T, D]. `bias` [B or 1, T or 1, T] is added to every head's scores."""
+    def __call__(self, x: jax.Array, bias: jax.Array | None = None, asking: jax.Array | None = None) -> jax.Array:
+        """Tokens [B, T, D] to [B, T, D]; when only some rows are `asking` [B, Q, D], to [B, Q, D].
+
+        `bias` [B or 1, Q or 1, T] is added to every head's scores.
+        """
+        if asking is None:
+            asking = x
+            q, k, v = self._heads(x, 0, 3)
+        else:
+            (q,), (k, v) = self._heads(asking, 0, 1), self._heads(x, 1, 3)
+        if bias is not None and bias.shape[0] > 1:
+            bias = jnp.repeat(bias, self.heads, axis=0)
+        batch, length, width = asking.shape
+        mixed = attend(q, k, v, bias).reshape(batch, self.heads, length, width // self.heads)
+        return self.out(jnp.transpose(mixed, (0, 2, 1, 3)).reshape(asking.shape))
+
+    def _heads(self, x: jax.Array, first: int, end: int) -> list[jax.Array]:
+        """Those of queries (0), keys (1) and values (2), each [B·H, T, d]."""
         batch, length, width = x.shape
-        head_width = width // self.heads
-        qkv = self.qkv(x).reshape(batch, length, 3, self.heads, head_width)
-        rows = (batch * self.heads, length, head_width)
-        q, k, v = (part.reshape(rows) for part in jnp.transpose(qkv, (2, 0, 3, 1, 4)))
-        if bias is not None:
-            bias = jnp.repeat(bias, self.heads, axis=0) if bias.shape[0] > 1 else bias
-        mixed = attend(q, k, v, bias).reshape(batch, self.heads, length, head_width)
-        return self.out(jnp.transpose(mixed, (0, 2, 1, 3)).reshape(batch, length, width))
+        parts = self.qkv(x, slice(first * width, end * width))
+        parts = parts.reshape(batch, length, end - first, self.heads, width // self.heads)
+        return [part.reshape(batch * self.heads, length, -1) for part in jnp.transpose(parts, (2, 0, 3, 1, 4))]
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None) -> jax.Array:

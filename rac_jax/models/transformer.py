@@ -1,5 +1,6 @@
 """The transformer block that ViT and CLIP's text tower share: norm first, then attention or MLP, added back."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,6 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rac_jax.models import layers
+
+Rows = Callable[[jax.Array], jax.Array]  # cuts rows [B, Q, D] out of [B, T, D]
 
 
 class Block(nnx.Module):
@@ -37,10 +40,24 @@ class Block(nnx.Module):
         self.activation = activation
         self.drop = drop
 
-    def __call__(self, x: jax.Array, *, bias: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
-        """Tokens [B, T, D] to [B, T, D]; `bias` is added to attention scores, `key` drives stochastic depth."""
+    def __call__(
+        self,
+        x: jax.Array,
+        *,
+        bias: jax.Array | None = None,
+        key: jax.Array | None = None,
+        pick: Rows | None = None,
+    ) -> jax.Array:
+        """Tokens [B, T, D] to [B, T, D]; `bias` is added to attention scores, `key` drives stochastic depth.
+
+        `pick` cuts out the rows whose output is wanted, and only they are computed: what a last block is asked for.
+        """
         keys = (None, None) if key is None else jax.random.split(key)
-        mixed = self.attention(self.norm1(x), bias)
+        normal = self.norm1(x)
+        if pick is None:
+            mixed = self.attention(normal, bias)
+        else:
+            x, mixed = pick(x), self.attention(normal, bias, pick(normal))
         if self.scaled:
             mixed = mixed * self.scale1[...].astype(x.dtype)[None, None, :]
         x = x + layers.drop_path(mixed, self.drop, keys[0])

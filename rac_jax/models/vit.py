@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rac_jax.models import initialisers, layers, preprocessing
-from rac_jax.models.transformer import Block
+from rac_jax.models.transformer import Block, Rows
 
 
 class ViT(nnx.Module):
@@ -88,8 +88,8 @@ class ViT(nnx.Module):
 
     def __call__(self, images: jax.Array, *, train: bool = False, key: jax.Array | None = None) -> jax.Array:
         """Normalised images [B, H, W, 3] to features [B, feature_width] or logits, float32."""
-        tokens = self.encode(images, key=key if train else None)
-        features = self.final_norm(tokens[:, 0])
+        x = self.encode(images, key=key if train else None, pick=lambda tokens: tokens[:, :1])
+        features = self.final_norm(x[:, 0])
         if self.projection is not None:
             features = self.projection(features)
         if self.pre_logits is not None:
@@ -97,12 +97,13 @@ class ViT(nnx.Module):
         features = features.astype(jnp.float32)
         return features if self.head is None else self.head(features)
 
-    def encode(self, images: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
-        """[B, H, W, 3] to the last block's output, class token first: [B, 1 + patches, width]."""
+    def encode(self, images: jax.Array, *, key: jax.Array | None = None, pick: Rows | None = None) -> jax.Array:
+        """[B, H, W, 3] to the last block's output, class token first: [B, 1 + patches, width], or the rows picked."""
         x = self.embed(images)
         for i, block in enumerate(self.blocks):
             block_key = None if key is None else jax.random.fold_in(key, i)
-            x = layers.run_block(block, x, remat=self.remat, key=block_key)
+            picked = pick if i + 1 == len(self.blocks) else None
+            x = layers.run_block(block, x, remat=self.remat, key=block_key, pick=picked)
         return x
 
     def embed(self, images: jax.Array) -> jax.Array:
