@@ -1,7 +1,7 @@
-"""The loss of every method in one form: −α_y log softmax(s (f − m_y 1_y) + τΔ)_y, with label smoothing.
+"""The loss of every method in one form: −α_y log softmax(f + τΔ − m_y 1_y)_y, with label smoothing.
 
 CE has Δ = 0 and α = 1; LACE has Δ_y = log(N_y / N); BalCE has α_y ∝ 1 / N_y; LDAM lowers the true class's
-cosine by a margin m_y ∝ N_y^(−1/4) and has s = 30. All others have m = 0 and s = 1.
+logit, a scaled cosine, by a margin m_y ∝ N_y^(−1/4). All others have m = 0.
 """
 
 import dataclasses
@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-LARGEST_MARGIN, LDAM_SCALE = 0.5, 30.0
+from rac_jax.models.rac import COSINE_SCALE
+
+LARGEST_MARGIN = 0.5  # of LDAM, as a cosine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +22,6 @@ class Terms:
     weights: np.ndarray  # α
     delta: np.ndarray  # τΔ
     margin: np.ndarray  # m
-    scale: float = 1.0  # s
 
 
 def class_weights(class_counts: np.ndarray, kind: str) -> np.ndarray:
@@ -47,16 +48,16 @@ def adjustment(class_counts: np.ndarray, tau: float) -> np.ndarray:
 
 
 def margins(class_counts: np.ndarray) -> np.ndarray:
-    """m of LDAM: the rarest class has the largest margin, [C] float32."""
+    """m of LDAM for the logits of a cosine head: the rarest class has the largest margin, [C] float32."""
     counts = np.maximum(np.asarray(class_counts, np.float64), 1)
-    return (LARGEST_MARGIN * (counts / counts.min()) ** -0.25).astype(np.float32)
+    return (COSINE_SCALE * LARGEST_MARGIN * (counts / counts.min()) ** -0.25).astype(np.float32)
 
 
 def general(logits: jax.Array, labels: jax.Array, terms: Terms, smoothing: float = 0.0) -> jax.Array:
-    """Loss of each example, [B] float32, from logits [B, C] (cosines for LDAM) and labels [B]."""
+    """Loss of each example, [B] float32, from logits [B, C] and labels [B]."""
     true_class = jax.nn.one_hot(labels, logits.shape[-1], dtype=jnp.float32)
-    lowered = logits.astype(jnp.float32) - true_class * jnp.asarray(terms.margin)[None]
-    log_p = jax.nn.log_softmax(terms.scale * lowered + jnp.asarray(terms.delta)[None])
+    adjusted = logits.astype(jnp.float32) + jnp.asarray(terms.delta)[None]
+    log_p = jax.nn.log_softmax(adjusted - true_class * jnp.asarray(terms.margin)[None])
     true = jnp.take_along_axis(log_p, labels[:, None], axis=1)[:, 0]
     loss = -(1 - smoothing) * true - smoothing * log_p.mean(axis=1)
     return jnp.asarray(terms.weights)[labels] * loss
@@ -73,5 +74,5 @@ def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str) -> 
     if name == "balce":
         return Terms(class_weights(class_counts, "inverse"), zero, zero)
     if name == "ldam":
-        return Terms(weights, zero, margins(class_counts), LDAM_SCALE)
+        return Terms(weights, zero, margins(class_counts))
     raise ValueError(f"config.loss.name is {name!r}; known: lace, ce, balce, ldam")

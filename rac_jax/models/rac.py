@@ -12,6 +12,7 @@ from rac_jax.models.preprocessing import Preprocessing
 Logits = dict[str, jax.Array]  # by branch: rac (when both are there), base, retrieval; [B, L] float32
 
 XAVIER = nnx.initializers.xavier_uniform()
+COSINE_SCALE = 30.0  # of a cosine head's logits
 
 
 class ImageEncoder(Protocol):
@@ -34,8 +35,8 @@ class TextEncoder(Protocol):
 class RAC(nnx.Module):
     """B with a head, T with a head, or both, fused.
 
-    The heads compute in float32 and their logits are the branches' own answers: with `cosine`, the cosines
-    between the features and a vector for each class.
+    The heads compute in float32 and their logits are the branches' own answers: with `cosine`, scaled
+    cosines between the features and a vector for each class.
     """
 
     def __init__(
@@ -88,6 +89,13 @@ class RAC(nnx.Module):
             logits["rac"] = fuse(logits["retrieval"], logits["base"], self.scale())
         return logits
 
+    def probabilities(self, logits: Logits) -> Logits:
+        """What each branch believes. Inside RAC only the direction of a branch's logits counts, at the fused scale."""
+        if self.output == "rac":
+            alone = {name: self.scale() * _unit(logits[name]) for name in ("base", "retrieval")}
+            logits = {"rac": logits["rac"], **alone}
+        return {name: jax.nn.softmax(values) for name, values in logits.items()}
+
     def scale(self) -> jax.Array:
         """What the sum of the two unit vectors is multiplied by."""
         if hasattr(self, "logit_scale"):
@@ -96,13 +104,13 @@ class RAC(nnx.Module):
 
 
 class CosineHead(nnx.Module):
-    """The cosines between features [B, D] and one vector a class, [B, L]."""
+    """COSINE_SCALE times the cosines between features [B, D] and one vector a class, [B, L]."""
 
     def __init__(self, width: int, num_classes: int, *, rngs: nnx.Rngs):
         self.kernel = nnx.Param(XAVIER(rngs.params(), (width, num_classes), jnp.float32))
 
     def __call__(self, features: jax.Array) -> jax.Array:
-        return _unit(features) @ _unit(self.kernel[...], axis=0)
+        return COSINE_SCALE * (_unit(features) @ _unit(self.kernel[...], axis=0))
 
 
 def fusion_scale(scale: str, num_classes: int) -> float:

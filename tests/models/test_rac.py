@@ -52,7 +52,31 @@ def test_zero_logits_give_zero_and_a_finite_gradient():
     assert (out == 0).all() and np.isfinite(vjp(jnp.ones((1, 4)))[0]).all()
 
 
-def test_a_cosine_head_gives_cosines():
+def test_a_cosine_head_gives_scaled_cosines():
     head = rac.CosineHead(3, 2, rngs=nnx.Rngs(0))
     head.kernel[...] = jnp.array([[2.0, 0.0], [0.0, 3.0], [0.0, 4.0]])
-    np.testing.assert_allclose(head(jnp.array([[5.0, 0.0, 0.0], [0.0, 7.0, 0.0]])), [[1.0, 0.0], [0.0, 0.6]], rtol=1e-6)
+    np.testing.assert_allclose(
+        head(jnp.array([[5.0, 0.0, 0.0], [0.0, 7.0, 0.0]])), [[30.0, 0.0], [0.0, 18.0]], rtol=1e-6
+    )
+
+
+def test_inside_rac_a_branch_believes_by_the_direction_of_its_logits():
+    model = rac.RAC(None, Constant(), num_classes=2, rngs=nnx.Rngs(0))
+    own = model.probabilities({"retrieval": jnp.array([[0.0, jnp.log(3.0)]])})
+    np.testing.assert_allclose(own["retrieval"], [[0.25, 0.75]], rtol=1e-6)
+    model = rac.RAC(Constant(), Constant(), num_classes=2, scale="paper", rngs=nnx.Rngs(0))  # scale L/2 = 1
+    logits = {"base": jnp.array([[0.0, 50.0]]), "retrieval": jnp.array([[0.1, 0.0]]), "rac": jnp.array([[1.0, 1.0]])}
+    found = model.probabilities(logits)
+    sure = np.e / (1 + np.e)
+    np.testing.assert_allclose(found["rac"], [[0.5, 0.5]], rtol=1e-6)
+    np.testing.assert_allclose(found["base"], [[1 - sure, sure]], rtol=1e-6)
+    np.testing.assert_allclose(found["retrieval"], [[sure, 1 - sure]], rtol=1e-6)
+
+
+class Constant(nnx.Module):
+    """An encoder that sees nothing."""
+
+    feature_width = 3
+
+    def __call__(self, inputs):
+        return jnp.ones((len(inputs), 3))
