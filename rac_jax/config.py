@@ -22,6 +22,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c = ConfigDict()
     c.name = "_".join(filter(None, (name, variant)))  # the run's folder is runs/<name> unless --workdir is given
     c.seed = 0  # initial weights, order of examples, augmentation, stochastic depth
+    c.compiled = ""  # the folder of compiled programs; "" = ~/.cache/rac_jax/compiled, "off" = compile at every start
     c.weights_dir = ""  # where weight files lie; "" = the environment variable RAC_JAX_WEIGHTS
 
     c.data = ConfigDict()
@@ -153,7 +154,7 @@ POSITIVE = ("data.crop", "optim.epsilon", "optim.clip", "train.epochs")
 
 # Fields that may change between two starts of one run: they change no number that it computes.
 FREE = (
-    "name", "weights_dir", "data.root", "data.lists", "data.workers", "memory.dir", "memory.encode_batch",
+    "name", "compiled", "weights_dir", "data.root", "data.lists", "data.workers", "memory.dir", "memory.encode_batch",
     "train.steps", "train.log_every", "eval", "checkpoint", "mesh",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, feed, files, metrics, sharding, states, system, workdirs
+from rac_jax import data, feed, files, metrics, processes, sharding, states, system, workdirs
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
 from rac_jax.memory.lookup import KEEP_ALL
@@ -29,19 +29,14 @@ Accuracy = dict[str, dict[str, float]]  # by branch, by group
 
 def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, split: str) -> Accuracy:
     """Restore a step (None: the newest) of the run in `workdir` and evaluate it."""
-    if not (workdir / "checkpoints").exists():
-        raise FileNotFoundError(f"{workdir} holds no checkpoints; train first, or name its --workdir")
     workdirs.check(config, workdir)
-    parts = system.create(config, workdir, pretrained=False)
-    _, params, stats = states.split(parts.model)
-    like = {"params": params, "stats": stats}
-    like = jax.device_put(like, sharding.state(parts.mesh, like))
-    with Checkpoints.open(workdir, config) as checkpoints, TensorBoard(workdir / "tensorboard") as board:
-        step = checkpoints.latest() if step is None else step
-        if step is None:
-            raise FileNotFoundError(f"{workdir / 'checkpoints'} is empty; train first")
-        state = checkpoints.restore(step, like)
+    with Checkpoints.read(workdir) as checkpoints:
+        step = checkpoints.require(step)
+        parts = system.create(config, workdir)
+        _, params, stats = states.split(parts.model)
+        state = checkpoints.restore(step, sharding.state(parts.mesh, {"params": params, "stats": stats}))
         checkpoints.compare_memory(step, parts.memory_record())
+    with TensorBoard.of(workdir) as board:
         return evaluate(parts, state["params"], state["stats"], step, split, workdir, board)
 
 
@@ -67,12 +62,13 @@ def evaluate(
         "branches": accuracy,
         **parts.memory_record(),
     }
-    files.write_json(workdir / "eval" / f"{split}.json", result)
-    files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(parts, counts))
     board.scalars(step, scalars(split, accuracy | nearest))
     if parts.retrieval is not None and parts.config.eval.show:
         _show_neighbours(parts, split, step, board)
-    print(f"\n{split}: {images} images, step {step}, accuracy in %\n{tables.accuracy_table(accuracy | nearest)}\n")
+    if processes.first():
+        files.write_json(workdir / "eval" / f"{split}.json", result)
+        files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(parts, counts))
+        print(f"\n{split}: {images} images, step {step}, accuracy in %\n{tables.accuracy_table(accuracy | nearest)}\n")
     return accuracy
 
 
@@ -88,10 +84,10 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
     )
     eval_step = make_eval_step(parts)
     total: dict[str, Counts] = {}
-    with tqdm(total=len(images), desc=f"eval {split}", unit="img") as bar:
+    with tqdm(total=len(images), desc=f"eval {split}", unit="img", disable=not processes.first()) as bar:
         for batch, found in feed.feed(parts, batches, training=False):
             tokens = found and found["tokens"]
-            named = classes_of(parts.retrieval, found["rows"]) if parts.retrieval else None
+            named = classes_of(parts.retrieval.row_class, found["rows"]) if parts.retrieval else None
             counted = jax.device_get(eval_step(params, stats, batch, tokens, named))
             parts.check()
             for name, arrays in counted.items():
@@ -129,9 +125,16 @@ def scalars(split: str, accuracy: Accuracy) -> dict[str, float]:
     }
 
 
-def classes_of(retrieval: system.Retrieval, rows: jax.Array) -> jax.Array:
+@jax.jit
+def classes_of(row_class: jax.Array, rows: jax.Array) -> jax.Array:
     """The classes that neighbours [B, k] name, −1 for none, [B, k]."""
-    return jnp.where(rows < 0, -1, retrieval.row_class[rows])
+    return jnp.where(rows < 0, -1, row_class[rows])
+
+
+@jax.jit
+def share_of_true_class(row_class: jax.Array, rows: jax.Array, labels: jax.Array) -> jax.Array:
+    """Which share of the neighbours [B, k] names the label [B] of its query."""
+    return jnp.mean(classes_of(row_class, rows) == labels[:, None])
 
 
 def _per_class(parts: system.System, counts: dict[str, Counts]) -> dict[str, Any]:
@@ -151,15 +154,15 @@ def _show_neighbours(parts: system.System, split: str, step: int, board: TensorB
     """Pictures of a few images, evenly spread over the split, with what the memory found for them."""
     assert parts.retrieval is not None
     images, memory = parts.dataset.split(split), parts.retrieval.memory
-    size = parts.config.eval.batch_size
+    size = parts.config.eval.batch_size // jax.process_count()  # each process asks for the same images
     chosen = np.unique(np.linspace(0, len(images) - 1, min(parts.config.eval.show, size)).astype(int))
     transform = data.eval_transform(parts.config)
     nothing = np.random.default_rng(0)  # evaluation draws nothing
     pixels = np.stack([transform(images.images[i], nothing) for i in np.resize(chosen, size)])
     placed = sharding.put_batch(parts.mesh, {"image": pixels, "own": np.full(size, KEEP_ALL, np.int32)})
-    found = jax.device_get(parts.retrieval(placed["image"], placed["own"]))
+    neighbours = sharding.rows_of_this_process(parts.retrieval(placed["image"], placed["own"])["rows"])
     for number, i in enumerate(chosen):
-        rows = found["rows"][number][:SHOWN_NEIGHBOURS]
+        rows = neighbours[number][:SHOWN_NEIGHBOURS]
         rows = rows[rows >= 0]
         strip = pictures.neighbour_strip(
             images.images[i],

@@ -11,21 +11,31 @@ from typing import Any
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to; what was written gets its name at the end, on the disk for good."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
-    try:
-        yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write under a temporary name beside `path`, then rename."""
     with whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What goes wrong inside (a full disk, a folder that is not ours) is said of `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def write_json(path: Path, value: Any) -> None:

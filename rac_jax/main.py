@@ -6,7 +6,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from rac_jax import commands, evaluate, train
+from rac_jax import commands, compilation, evaluate, interruption, processes, train
 from rac_jax import config as configs
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py:base.")
@@ -14,12 +14,24 @@ WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; default runs/<
 MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (and then evaluate), or evaluate.")
 STEP = flags.DEFINE_integer("step", None, "With --mode=eval: the checkpoint; default the newest.")
 SPLIT = flags.DEFINE_string("split", None, "With --mode=eval: the split; default config.eval.split.")
+DISTRIBUTED = flags.DEFINE_bool(
+    "distributed", False, "One of many processes that Slurm, Kubernetes or a TPU pod started."
+)
+COORDINATOR = flags.DEFINE_string("coordinator", None, "Without any of these: <host>:<port> of process 0.")
+PROCESSES = flags.DEFINE_integer("processes", None, "With --coordinator: how many there are.")
+PROCESS = flags.DEFINE_integer("process", None, "With --coordinator: which one this is, from 0.")
 
 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
     config = CONFIG.value
+    interruption.exit_on_sigterm()
+    # Of a save that fails Orbax's threads log every stack; the run itself says it in one line.
+    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+    if DISTRIBUTED.value or COORDINATOR.value:
+        processes.join(COORDINATOR.value, PROCESSES.value, PROCESS.value)
+    compilation.keep_programs(config)
     configs.validate(config, devices=jax.device_count())
     workdir = Path(WORKDIR.value or Path("runs") / config.name)
     logging.info("%s in %s on %d × %s", MODE.value, workdir, jax.device_count(), jax.default_backend())

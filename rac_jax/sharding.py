@@ -33,13 +33,19 @@ def batch(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(AXES))
 
 
-def state(mesh: Mesh, tree: Any) -> Any:
-    """For each array of a training state (parameters, optimiser state), its place."""
+def state(mesh: Mesh, shapes: Any) -> Any:
+    """The shapes of a training state (parameters, optimiser state), each with its place."""
 
-    def place(path: tuple, leaf: Any) -> NamedSharding:
-        return NamedSharding(mesh, _split(jax.tree_util.keystr(path), leaf.shape, mesh.shape["fsdp"]))
+    def place(path: tuple, leaf: Any) -> jax.ShapeDtypeStruct:
+        spec = _split(jax.tree_util.keystr(path), leaf.shape, mesh.shape["fsdp"])
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
 
-    return jax.tree_util.tree_map_with_path(place, tree)
+    return jax.tree_util.tree_map_with_path(place, shapes)
+
+
+def places(tree: Any) -> Any:
+    """Where each array, or placed shape, lies."""
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
 def _split(path: str, shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
@@ -58,6 +64,18 @@ def put_batch(mesh: Mesh, host_batch: dict[str, np.ndarray]) -> dict[str, jax.Ar
     return {k: jax.make_array_from_process_local_data(place, v) for k, v in host_batch.items()}
 
 
+def put_array(place: NamedSharding, values: np.ndarray) -> jax.Array:
+    """Host values, the same in every process, at their place; each device is given a copy of its own part alone."""
+    # A copy: jax may otherwise read from the host's array, or the file mapped into it, for as long as its own lives.
+    return jax.make_array_from_callback(values.shape, place, lambda part: np.array(values[part], order="C"))
+
+
 def put_replicated(mesh: Mesh, tree: Any) -> Any:
     """The same host values on every device."""
-    return jax.device_put(tree, replicated(mesh))
+    return jax.tree.map(lambda values: put_array(replicated(mesh), np.asarray(values)), tree)
+
+
+def rows_of_this_process(array: jax.Array) -> np.ndarray:
+    """Of an array placed as a batch, the rows that this process put there."""
+    shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    return np.concatenate([np.asarray(shard.data) for shard in shards])

@@ -5,30 +5,35 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
-from rac_jax import sharding, system
+from rac_jax import parameters, sharding, system
 
 
 class State(flax.struct.PyTreeNode):
     """What training changes."""
 
-    step: jax.Array  # int32
+    step: Any  # int32
     params: Any
     stats: Any  # running statistics of batch norms; empty for models without
     opt_state: Any
 
 
-def create(parts: system.System, tx: optax.GradientTransformation) -> tuple[nnx.GraphDef, State, State]:
-    """The model's structure, the first state placed on the mesh, and its places (shardings)."""
-    graph, params, stats = split(parts.model)
-    state = State(jnp.int32(0), params, stats, None)
-    abstract = state.replace(opt_state=jax.eval_shape(tx.init, params))
-    places = sharding.state(parts.mesh, abstract)
-    state = jax.device_put(state, places.replace(opt_state=None))
-    opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(state.params)
-    return graph, state.replace(opt_state=opt_state), places
+def abstract(parts: system.System, tx: optax.GradientTransformation) -> State:
+    """The shapes, types and places of a state, with no array made: what a checkpoint is restored into."""
+    _, params, stats = split(parts.model)
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    return sharding.state(parts.mesh, State(step, params, stats, jax.eval_shape(tx.init, params)))
+
+
+def create(parts: system.System, tx: optax.GradientTransformation) -> State:
+    """The first state: weights that were read, the rest drawn, each array made where it lies."""
+    places = sharding.places(abstract(parts, tx))
+    params, stats = parameters.create(parts.make_model, parts.read_weights(), places.params, places.stats)
+    opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(params)
+    return State(sharding.put_array(places.step, np.zeros((), np.int32)), params, stats, opt_state)
 
 
 def split(model: nnx.Module) -> tuple[nnx.GraphDef, Any, Any]:

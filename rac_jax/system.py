@@ -1,6 +1,7 @@
 """The parts of a run, made from its config: data set, memory, retrieval, model. Training and evaluation share it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
-from rac_jax import data, models, sharding, weights
+from rac_jax import data, models, parameters, sharding, weights
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.pipeline import Batch
 from rac_jax.memory import build, index, retrieve
@@ -69,7 +70,8 @@ class System:
     mesh: Mesh
     dataset: Dataset
     retrieval: Retrieval | None  # None for a base-only model
-    model: RAC  # with its first parameters
+    make_model: Callable[[], RAC]  # with fresh parameters
+    model: RAC  # its shapes, without values
 
     def put(self, batch: Batch, *, training: bool) -> tuple[dict[str, jax.Array], Any]:
         """A host batch on the devices, and what the memory says of it (None for a base-only model)."""
@@ -86,14 +88,23 @@ class System:
         found = self.retrieval.memory.manifest
         return {"memory": found.fingerprint, "sources": {s.name: s.rows for s in found.sources if s.state == ENABLED}}
 
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """The arrays of the weights files of B and T, by the model's paths."""
+        trained = [role for role in ROLES[self.config.model.branches] if role != "encoder"]
+        return {
+            f"{role}.{path}": array
+            for role in trained
+            for path, array in _read_weights(self.config, role, getattr(self.model, role)).items()
+        }
+
     def check(self) -> None:
         """Raise what went wrong in a lookup, if anything did."""
         if self.retrieval is not None:
             self.retrieval.lookup.check()
 
 
-def create(config: ConfigDict, workdir: Path, *, pretrained: bool = True) -> System:
-    """Make all parts. `pretrained=False` leaves out the weights that a checkpoint will replace."""
+def create(config: ConfigDict, workdir: Path) -> System:
+    """Make all parts, but no trained parameter."""
     mesh = sharding.make_mesh(config)
     dataset = data.create(config)
     _require_weights(config)
@@ -101,12 +112,13 @@ def create(config: ConfigDict, workdir: Path, *, pretrained: bool = True) -> Sys
     if "text" in ROLES[config.model.branches]:
         m = config.model
         tokenizer = tokenizers.create(m.text, weights=m.text_weights, weights_dir=config.weights_dir)
-    model = _model(config, dataset.num_classes, tokenizer, pretrained)
+    make_model = functools.partial(_model, config, dataset.num_classes, tokenizer)
+    model = nnx.eval_shape(make_model)
     retrieval = None
     if tokenizer is not None:
         folder = Path(config.memory.dir) if config.memory.dir else workdir / "memory"
         retrieval = _retrieval(config, dataset, tokenizer, folder, mesh)
-    return System(config, mesh, dataset, retrieval, model)
+    return System(config, mesh, dataset, retrieval, make_model, model)
 
 
 def _require_weights(config: ConfigDict) -> None:
@@ -116,48 +128,42 @@ def _require_weights(config: ConfigDict) -> None:
             weights.resolve(source, config.weights_dir)
 
 
-def _model(config: ConfigDict, num_classes: int, tokenizer: tokenizers.Tokenizer | None, pretrained: bool) -> RAC:
+def _model(config: ConfigDict, num_classes: int, tokenizer: tokenizers.Tokenizer | None) -> RAC:
     m, rngs = config.model, nnx.Rngs(config.seed)
     base = text = None
     if "base" in ROLES[m.branches]:
-        base = _encoder(
-            config,
-            "base",
-            rngs,
-            pretrained,
-            image_size=config.data.image_size,
-            drop_path=m.drop_path,
-        )
+        base = _encoder(config, "base", rngs, image_size=config.data.image_size, drop_path=m.drop_path)
     if tokenizer is not None:
-        text = _encoder(
-            config,
-            "text",
-            rngs,
-            pretrained,
-            vocab_size=tokenizer.vocab_size,
-            context_length=tokenizer.length,
-        )
+        text = _encoder(config, "text", rngs, vocab_size=tokenizer.vocab_size, context_length=tokenizer.length)
     return RAC(base, text, num_classes=num_classes, scale=m.scale, cosine=config.loss.name == "ldam", rngs=rngs)
 
 
-def _encoder(config: ConfigDict, role: str, rngs: nnx.Rngs, pretrained: bool, **arguments: Any) -> Any:
-    """The model that plays a role (base, encoder, text), with its weights."""
+def _encoder(config: ConfigDict, role: str, rngs: nnx.Rngs, **arguments: Any) -> Any:
+    """The model that plays a role (base, encoder, text), with fresh parameters."""
     name, options = config.model[role], configs.options(config, f"model.{role}_options")
     try:
         dtype = jnp.dtype(config.model.dtype)
-        model = models.create(name, dtype=dtype, rngs=rngs, **arguments, **options)
+        return models.create(name, dtype=dtype, rngs=rngs, **arguments, **options)
     except (TypeError, ValueError) as error:
         raise configs.ConfigError(f"config.model.{role}={name!r} with {options}: {error}") from error
-    if pretrained and (source := config.model[f"{role}_weights"]):
-        weights.load(model, source, weights_dir=config.weights_dir)
-    return model
+
+
+def _read_weights(config: ConfigDict, role: str, model: Any) -> dict[str, np.ndarray]:
+    """The arrays of the weights file of a role, by path; none when it is trained from scratch."""
+    source = config.model[f"{role}_weights"]
+    return weights.read(model, source, weights_dir=config.weights_dir) if source else {}
 
 
 def frozen_encoder(config: ConfigDict, mesh: Mesh) -> tuple[ImageEncoder, retrieve.Encode, Any]:
-    """E, as a module, as a function of (parameters, images), and its parameters on every device."""
-    encoder = _encoder(config, "encoder", nnx.Rngs(0), True, image_size=config.data.image_size)
-    encode, parameters = retrieve.encoder_function(encoder)
-    return encoder, encode, sharding.put_replicated(mesh, parameters)
+    """E: its shapes, itself as a function of (parameters, images), and its parameters on every device."""
+
+    def make() -> Any:
+        return _encoder(config, "encoder", nnx.Rngs(0), image_size=config.data.image_size)
+
+    encoder = nnx.eval_shape(make)
+    places = jax.tree.map(lambda _: sharding.replicated(mesh), nnx.to_pure_dict(nnx.state(encoder)))
+    (arrays,) = parameters.create(make, _read_weights(config, "encoder", encoder), places)
+    return encoder, retrieve.encoder_function(encoder), arrays
 
 
 def _retrieval(
@@ -167,13 +173,13 @@ def _retrieval(
     folder: Path,
     mesh: Mesh,
 ) -> Retrieval:
-    encoder, encode, parameters = frozen_encoder(config, mesh)
-    memory = build.open_or_build(config, dataset, encoder, encode, parameters, folder=folder, mesh=mesh)
+    encoder, encode, encoder_parameters = frozen_encoder(config, mesh)
+    memory = build.open_or_build(config, dataset, encoder, encode, encoder_parameters, folder=folder, mesh=mesh)
     snippets = Snippets.tokenise(memory.texts, tokenizer)
     lookup = Lookup(memory, snippets, config.memory.k, index.ef_search(config), config.memory.exclude)
     program, keys = retrieve.create(encode, lookup, mesh), retrieve.create_keys(encode, mesh)
     row_class = sharding.put_replicated(mesh, _row_classes(memory, dataset))
-    return Retrieval(parameters, lookup, program, keys, dataset.fingerprint("train"), row_class)
+    return Retrieval(encoder_parameters, lookup, program, keys, dataset.fingerprint("train"), row_class)
 
 
 def _row_classes(memory: Memory, dataset: Dataset) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Training: the step, and the loop around it."""
 
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,49 +9,48 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import logging
 from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, evaluate, feed, losses, optimizer, sharding, states, system, workdirs
+from rac_jax import data, evaluate, feed, losses, optimizer, processes, sharding, states, system, workdirs
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
+from rac_jax.in_flight import InFlight
+from rac_jax.interruption import Interrupted, Interruption
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.states import State
-
-IN_FLIGHT = 2  # steps that the host may be ahead of the devices
-
 
 TrainStep = Callable[[State, dict[str, jax.Array], Any], tuple[State, dict[str, jax.Array]]]
 
 
 def train(config: ConfigDict, workdir: Path) -> None:
     """Train to the last step, from the newest checkpoint if there is one, and evaluate."""
-    workdirs.claim(config, workdir)
-    parts = system.create(config, workdir)
-    images = parts.dataset.split("train")
-    total = optimizer.total_steps(config, len(images))
-    last = min(config.train.steps or total, total)
-    tx = optimizer.create(config, len(images))
-    graph, state, places = states.create(parts, tx)
-    train_step = jax.jit(
-        make_train_step(config, graph, tx, parts.dataset.class_counts),
-        out_shardings=(places, sharding.replicated(parts.mesh)),
-        donate_argnums=0,
-    )
-    with Checkpoints.open(workdir, config) as checkpoints, TensorBoard(workdir / "tensorboard") as board:
-        start = checkpoints.latest() or 0
-        if start:
-            state = checkpoints.restore(start, state)
-            checkpoints.compare_memory(start, parts.memory_record())
-            logging.info("restored step %d from %s", start, workdir)
-        else:
-            workdirs.describe(config, board)
-        if start < last:
-            state = _loop(parts, state, train_step, (start, last), checkpoints, parts.memory_record(), board)
-        step = max(start, last)
-        evaluate.evaluate(parts, state.params, state.stats, step, config.eval.split, workdir, board)
+    with workdirs.claim(config, workdir):
+        parts = system.create(config, workdir)
+        images = parts.dataset.split("train")
+        total = optimizer.total_steps(config, len(images))
+        last = min(config.train.steps or total, total)
+        tx = optimizer.create(config, len(images))
+        like = states.abstract(parts, tx)
+        train_step = jax.jit(
+            make_train_step(config, nnx.graphdef(parts.model), tx, parts.dataset.class_counts),
+            out_shardings=(sharding.places(like), sharding.replicated(parts.mesh)),
+            donate_argnums=0,
+        )
+        with Checkpoints.open(workdir, config) as checkpoints, TensorBoard.of(workdir) as board:
+            start = checkpoints.latest() or 0
+            if start:
+                state = checkpoints.restore(start, like)
+                checkpoints.compare_memory(start, parts.memory_record())
+            else:
+                state = states.create(parts, tx)
+                workdirs.describe(config, board)
+            if start < last:
+                checkpoints.require_space(like)
+                state = _loop(parts, state, train_step, (start, last), workdir, checkpoints, board)
+            step = max(start, last)
+            evaluate.evaluate(parts, state.params, state.stats, step, config.eval.split, workdir, board)
 
 
 def make_train_step(
@@ -89,8 +87,8 @@ def _loop(
     state: State,
     train_step: TrainStep,
     steps: tuple[int, int],
+    workdir: Path,
     checkpoints: Checkpoints,
-    run: dict[str, Any],
     board: TensorBoard,
 ) -> State:
     config, images = parts.config, parts.dataset.split("train")
@@ -104,56 +102,49 @@ def _loop(
         start=steps[0],
     )
     fed = feed.feed(parts, batches, training=True)
-    waiting: deque[dict[str, jax.Array]] = deque()
-    window: list[dict[str, jax.Array]] = []
-    since = time.perf_counter()
-    with tqdm(initial=steps[0], total=steps[1], desc="train", unit="step") as bar:
+    in_flight = InFlight(workdir, images)
+    since, logged = time.perf_counter(), steps[0]
+    with Interruption() as interruption, _bar(steps) as bar:
         for step in range(steps[0] + 1, steps[1] + 1):
             batch, found = next(fed)
             state, metrics = train_step(state, batch, found and found["tokens"])
-            window.append(metrics)
-            waiting.append(metrics)
-            if len(waiting) > IN_FLIGHT:
-                jax.block_until_ready(waiting.popleft())
+            in_flight.add(step, batch["id"], metrics)
             parts.check()
             bar.update()
-            if step % config.train.log_every == 0 or step == steps[1]:
-                values = _window_mean(window, step)
+            last = step == steps[1] or interruption.reached(step)
+            if last or step % config.train.log_every == 0:
+                values = in_flight.take_means()
                 parts.check()
                 elapsed = time.perf_counter() - since
-                values["images_per_second"] = len(window) * config.train.batch_size / elapsed
+                values["images_per_second"] = (step - logged) * config.train.batch_size / elapsed
                 values["learning_rate"] = float(rate(step - 1))
                 values |= _retrieval_scalars(parts, batch, found)
                 board.scalars(step, {f"train/{name}": value for name, value in values.items()})
                 bar.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
-                window, since = [], time.perf_counter()
-            if step % config.checkpoint.every == 0 or step == steps[1]:
-                jax.block_until_ready(state)
-                parts.check()  # never save a step whose lookup failed
-                checkpoints.save(step, state, run)
+                since, logged = time.perf_counter(), step
+            if last or step % config.checkpoint.every == 0:
+                in_flight.land_all()
+                parts.check()  # never save a step whose loss or lookup failed
+                checkpoints.save(step, state, parts.memory_record())
+            if last and step < steps[1]:
+                checkpoints.wait()
+                raise Interrupted
             if config.eval.every and step % config.eval.every == 0 and step < steps[1]:
                 counts = evaluate.count(parts, state.params, state.stats, "val")
                 board.scalars(step, evaluate.scalars("val", evaluate.accuracies(parts, counts)))
     return state
 
 
-def _window_mean(window: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
-    values = jax.device_get(window)
-    means = {name: float(np.mean([v[name] for v in values])) for name in values[0]}
-    if not np.isfinite(means["loss"]):
-        raise FloatingPointError(
-            f"the loss is not a number within the {len(window)} steps up to {step}; "
-            "lower config.optim.learning_rate, or set config.model.dtype=float32"
-        )
-    return means
-
-
 def _retrieval_scalars(parts: system.System, batch: dict[str, jax.Array], found: Any) -> dict[str, float]:
     """How long a lookup takes, and which share of the retrieved texts names the true class."""
     if parts.retrieval is None:
         return {}
-    named = evaluate.classes_of(parts.retrieval, found["rows"]) == batch["label"][:, None]
+    share = evaluate.share_of_true_class(parts.retrieval.row_class, found["rows"], batch["label"])
     return {
         "lookup_ms": parts.retrieval.lookup.take_milliseconds(),
-        "neighbours_of_true_class": float(named.mean()),
+        "neighbours_of_true_class": float(jax.device_get(share)),
     }
+
+
+def _bar(steps: tuple[int, int]) -> tqdm:
+    return tqdm(initial=steps[0], total=steps[1], desc="train", unit="step", disable=not processes.first())

@@ -1,20 +1,52 @@
 """A run's folder: config.json, checkpoints/, memory/, eval/, tensorboard/."""
 
+import contextlib
+import fcntl
 import json
+import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from rac_jax import files
+from rac_jax import files, processes
 from rac_jax.config import ConfigError, changed
 from rac_jax.report.tensorboard import TensorBoard
 
 
-def claim(config: ConfigDict, workdir: Path) -> None:
-    """Record the config in the folder, unless it holds a run with other settings."""
-    check(config, workdir)
-    files.write_json(workdir / "config.json", _plain(config))
+@contextlib.contextmanager
+def claim(config: ConfigDict, workdir: Path) -> Iterator[None]:
+    """Hold the folder for this run alone, and record the config in it, unless it holds a run with other settings."""
+    with _hold(workdir) if processes.first() else contextlib.nullcontext():
+        check(config, workdir)
+        processes.wait()
+        processes.require_shared(workdir)
+        if processes.first():
+            files.write_json(workdir / "config.json", _plain(config))
+        yield
+
+
+@contextlib.contextmanager
+def _hold(workdir: Path) -> Iterator[None]:
+    """Lock the folder; the system itself lets go when the process ends, however it ends."""
+    path = workdir / ".lock"
+    with files.writing(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise RuntimeError(f"{workdir} is in use by {holder}; name another --workdir, or wait for it") from None
+        with files.writing(path):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+        yield
 
 
 def check(config: ConfigDict, workdir: Path) -> None:

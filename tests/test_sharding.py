@@ -32,12 +32,12 @@ def test_where_the_arrays_of_a_state_lie():
         "small": jnp.zeros((8, 8)),
         "base_head": {"kernel": jnp.zeros((512, 8192)), "bias": jnp.zeros(8192)},
     }
-    specs = jax.tree.map(lambda place: place.spec, sharding.state(mesh(fsdp=4), tree))
+    specs = jax.tree.map(lambda shape: shape.sharding.spec, sharding.state(mesh(fsdp=4), tree))
     assert specs == {
         "kernel": PartitionSpec(None, "fsdp"),
         "odd": PartitionSpec(),
         "small": PartitionSpec(),
         "base_head": {"kernel": PartitionSpec("fsdp", None), "bias": PartitionSpec()},  # never the classes
     }
-    plain = jax.tree.map(lambda place: place.spec, sharding.state(mesh(), tree))
+    plain = jax.tree.map(lambda shape: shape.sharding.spec, sharding.state(mesh(), tree))
     assert set(jax.tree.leaves(plain, is_leaf=lambda x: isinstance(x, PartitionSpec))) == {PartitionSpec()}

@@ -89,7 +89,7 @@ def test_fsdp_splits_parameters_and_optimiser_state(tmp_path):
     config = tiny.config(devices=2)
     config.mesh.fsdp = 4
     parts = system.create(config, tmp_path)
-    _, state, _ = states.create(parts, optimizer.create(config, 466))
+    state = states.create(parts, optimizer.create(config, 466))
     embedding = state.params["text"]["token_embedding"]
     assert embedding.addressable_shards[0].data.shape == (49408 // 4, 32)
     moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.shape == embedding.shape]

@@ -3,6 +3,7 @@
 from ml_collections import ConfigDict
 
 from configs import demo
+from rac_jax.config import difference
 
 TINY_VIT = "width=32,depth=2,heads=2,patch=8"
 TINY_TEXT = "width=32,depth=1,heads=2,projection=32"
@@ -26,3 +27,9 @@ def config(variant: str = "", devices: int = 8) -> ConfigDict:
     c.train.log_every = 1
     c.mesh.data = devices
     return c
+
+
+def arguments(config: ConfigDict, variant: str = "") -> list[str]:
+    """The command-line flags that make this config out of the demo."""
+    changed = difference(demo.get_config(variant).to_dict(), config.to_dict())
+    return [f"--config=configs/demo.py:{variant}", *(f"--config.{name}={new}" for name, (_, new) in changed.items())]

@@ -17,15 +17,15 @@ Retrieved = dict[str, jax.Array]  # tokens [B, T], rows [B, k], similarities [B,
 Encode = Callable[[Any, jax.Array], jax.Array]
 
 
-def encoder_function(encoder: ImageEncoder) -> tuple[Encode, Any]:
-    """E as a pure function of (parameters, uint8 images [B, S, S, 3]), and its parameters."""
-    graph, state = nnx.split(encoder)
+def encoder_function(encoder: ImageEncoder) -> Encode:
+    """E as a pure function of (parameters, uint8 images [B, S, S, 3])."""
+    graph = nnx.graphdef(encoder)
 
     def encode(parameters: Any, images: jax.Array) -> jax.Array:
         module = nnx.merge(graph, parameters)
         return module(module.preprocessing.normalise(images))
 
-    return encode, nnx.to_pure_dict(state)
+    return encode
 
 
 def create(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Retrieved]:

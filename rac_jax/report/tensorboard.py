@@ -1,6 +1,9 @@
 """TensorBoard event files, written with tensorboard alone."""
 
+import contextlib
 import io
+import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,15 +13,29 @@ import numpy as np
 from PIL import Image
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
 from tensorboard.plugins.hparams import summary_v2 as hparams
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from rac_jax import files, processes
 
 
 class TensorBoard:
     """Writes scalars, images, text and hyper-parameters of one run into a folder."""
 
-    def __init__(self, folder: Path):
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(folder))
+    def __init__(self, folder: Path | None):
+        """A new file in the folder; None writes nothing."""
+        self._writer: RecordWriter | None = None
+        if folder is None:
+            return
+        self._path = folder / f"events.out.tfevents.{time.time_ns():020d}.{socket.gethostname()}.{os.getpid()}"
+        with files.writing(self._path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer = RecordWriter(self._path.open("wb"))
+        self._write(event_pb2.Event(file_version="brain.Event:2", wall_time=time.time()))
+
+    @classmethod
+    def of(cls, workdir: Path) -> "TensorBoard":
+        """A run's, in <workdir>/tensorboard; written by the first of its processes alone."""
+        return cls(workdir / "tensorboard" if processes.first() else None)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """One point for each tag."""
@@ -55,9 +72,16 @@ class TensorBoard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Write what is buffered."""
-        self._writer.flush()
-        self._writer.close()
+        if self._writer is not None:
+            with contextlib.suppress(OSError):  # each write was flushed, or has raised
+                self._writer.close()
 
     def _add(self, summary: summary_pb2.Summary, step: int) -> None:
-        self._writer.add_event(event_pb2.Event(summary=summary, step=step, wall_time=time.time()))
+        self._write(event_pb2.Event(summary=summary, step=step, wall_time=time.time()))
+
+    def _write(self, event: event_pb2.Event) -> None:
+        """To the disk at once: what was logged survives the process."""
+        if self._writer is not None:
+            with files.writing(self._path):
+                self._writer.write(event.SerializeToString())
+                self._writer.flush()

@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from flax import nnx
@@ -27,29 +27,35 @@ from rac_jax.weights import (
 from rac_jax.weights.catalogue import resolve
 from rac_jax.weights.tensor_files import digest
 
-__all__ = ["digest", "load", "resolve"]
+__all__ = ["digest", "load", "read", "resolve"]
 
 Model = TypeVar("Model", bound=nnx.Module)
 
 
-def load(
-    model: Model,
+def read(
+    model: nnx.Module,
     path_or_name: str | pathlib.Path,
     *,
     weights_dir: str = "",
     expect_missing: Sequence[str] = (),
-) -> Model:
-    """Fills `model` in place from a published file and returns it.
+) -> dict[str, np.ndarray]:
+    """A published file's arrays by the dotted paths of `model`, on the host.
 
     Args:
-      model: made by `models.create`, of the file's sizes; the image size may differ.
+      model: made by `models.create`, of the file's sizes (the image size may differ); shapes alone will do.
       path_or_name: a file, a Hugging Face folder, or a name of the catalogue such as "vit_b16:augreg_in21k".
       weights_dir: where files of the catalogue lie; when empty, the environment variable RAC_JAX_WEIGHTS.
       expect_missing: first parts of parameter paths that keep their initial values, such as ("head",).
     """
     path = resolve(str(path_or_name), weights_dir)
     arrays = _convert(path, model)
-    merging.merge(model, arrays, source=str(path), expect_missing=expect_missing)
+    merging.fit(model, arrays, source=str(path), expect_missing=expect_missing)
+    return arrays
+
+
+def load(model: Model, path_or_name: str | pathlib.Path, **options: Any) -> Model:
+    """Fills `model` in place from a published file and returns it; the options are those of `read`."""
+    merging.fill(model, read(model, path_or_name, **options))
     return model
 
 

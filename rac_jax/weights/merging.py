@@ -1,4 +1,4 @@
-"""Puts converted arrays into a model, all of them or none."""
+"""Fits converted arrays to a model, all of them or none."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,12 +16,12 @@ def parameters(model: nnx.Module) -> dict[str, nnx.Variable]:
     return {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
 
 
-def merge(model: nnx.Module, arrays: dict[str, np.ndarray], *, source: str, expect_missing: Sequence[str] = ()) -> None:
-    """Overwrites the model's parameters in place; raises, having changed nothing, when any does not fit.
+def fit(model: nnx.Module, arrays: dict[str, np.ndarray], *, source: str, expect_missing: Sequence[str] = ()) -> None:
+    """Leaves in `arrays` what the model has a place for; raises when anything does not fit.
 
     Args:
-      model: what to fill.
-      arrays: by our parameters' paths; taken out one by one, so that the weights are not in memory twice.
+      model: what they are for; shapes without values will do (`nnx.eval_shape`).
+      arrays: by our parameters' paths.
       source: the file's name, for the error.
       expect_missing: paths, or their first parts, that keep their initial values whatever the file has.
     """
@@ -35,6 +35,11 @@ def merge(model: nnx.Module, arrays: dict[str, np.ndarray], *, source: str, expe
     lines = _differences(wanted, arrays, fresh)
     if lines:
         raise ValueError(_report(lines, model, source))
+
+
+def fill(model: nnx.Module, arrays: dict[str, np.ndarray]) -> None:
+    """Overwrites the model's parameters in place. Arrays are taken out one by one, so as not to be in memory twice."""
+    wanted = parameters(model)
     for path in list(arrays):
         # An own copy: jax would otherwise read from the mapped file for as long as the model lives.
         wanted[path].set_value(jnp.asarray(np.array(arrays.pop(path), dtype=np.float32, order="C")))

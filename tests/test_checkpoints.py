@@ -1,0 +1,94 @@
+"""A disk that is full, or will be: said before training, or in mid-run without losing what was saved."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rac_jax import train
+from rac_jax.checkpoints import Checkpoints
+from tests import tiny
+
+ROOT = Path(__file__).parents[1]
+
+# A small file system of our own, in a name space of our own; then the command given.
+SMALL_DISK = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
+TINY = (
+    "--config=configs/demo.py:base", "--config.model.base=vit_ti16", "--config.model.base_weights=",
+    "--config.model.base_options=width=128,depth=1,heads=2,patch=16", "--config.data.image_size=32",
+    "--config.train.steps=40", "--config.checkpoint.every=10", "--config.checkpoint.keep=1",
+)  # fmt: skip
+
+
+def on_a_small_disk(size, folder, *command):
+    return subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c", SMALL_DISK, "bash", size, folder, *command],
+        cwd=ROOT, env={**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    if sys.platform != "linux" or on_a_small_disk("1m", tmp_path, "true").returncode:
+        pytest.skip("this user may not mount a tmpfs in a name space of its own")
+    return lambda size, *command: on_a_small_disk(size, tmp_path, *command)
+
+
+def test_a_disk_too_small_is_refused_before_training(small_disk, tmp_path):
+    done = small_disk("4m", sys.executable, "-m", "rac_jax.main", f"--workdir={tmp_path}/run", *TINY)
+    assert done.returncode == 1
+    assert "MB free, and 2 checkpoints of" in done.stderr and "config.checkpoint.keep" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+FILL_AND_LIST = """
+import os, pathlib, subprocess, sys, time
+run = pathlib.Path(sys.argv[1])
+command = [sys.executable, "-m", "rac_jax.main", f"--workdir={run}", *sys.argv[2:]]
+def saved():
+    return sorted(path.name for path in (run / "checkpoints").iterdir() if path.name.isdigit())
+with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    while not (run / "checkpoints" / "10").exists() and process.poll() is None:
+        time.sleep(0.01)
+    try:
+        with open(run / "filler", "wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(2**16))
+    except OSError:
+        pass
+    message = process.stderr.read()
+print(process.returncode, saved())
+print(message.splitlines()[-1])
+print(message.count("Traceback"))
+os.remove(run / "filler")
+again = subprocess.run(command, stdout=subprocess.DEVNULL)
+print(again.returncode, saved())
+"""
+
+
+def test_a_disk_that_fills_up_in_mid_run_keeps_the_last_whole_checkpoint_and_the_run_goes_on_from_it(
+    small_disk, tmp_path
+):
+    done = small_disk("30m", sys.executable, "-c", FILL_AND_LIST, f"{tmp_path}/run", *TINY)
+    first, message, traceback, second = done.stdout.splitlines()
+    assert first.startswith("1 ['") and first != "1 []", done.stderr
+    assert "cannot be written" in message or "could not be saved" in message
+    assert traceback == "0"
+    assert second == "0 ['40']"
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"file/run cannot be written: Not a directory"):
+        train.train(tiny.config("base"), tmp_path / "file" / "run")
+
+
+def test_reading_leaves_a_save_under_way_alone(tmp_path):
+    unfinished = tmp_path / "checkpoints" / "5.orbax-checkpoint-tmp"
+    unfinished.mkdir(parents=True)
+    with Checkpoints.read(tmp_path) as checkpoints:
+        assert checkpoints.latest() is None
+    assert unfinished.exists()

@@ -1,0 +1,99 @@
+"""Two processes of four devices each, on this machine, against one of eight."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rac_jax import train
+from rac_jax.checkpoints import Checkpoints
+from tests import tiny
+from tests.test_train import events
+
+ROOT = Path(__file__).parents[1]
+
+
+def config():
+    c = tiny.config()
+    c.train.steps, c.checkpoint.every, c.eval.show = 8, 4, 2
+    return c
+
+
+def start(workdir, c, processes=2):
+    """The run in so many processes, each with its share of 8 devices."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={8 // processes}",
+        "PYTHONPATH": str(ROOT),
+    }
+    common = [sys.executable, "-m", "rac_jax.main", *tiny.arguments(c), f"--workdir={workdir}"]
+    return [
+        subprocess.Popen(
+            [*common, f"--coordinator={address}", f"--processes={processes}", f"--process={index}"],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for index in range(processes)
+    ]  # fmt: skip
+
+
+def finish(started):
+    outputs = [process.communicate(timeout=300) for process in started]
+    return [process.returncode for process in started], outputs
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("one")
+    train.train(config(), workdir)
+    return workdir
+
+
+def test_the_same_losses_and_the_same_table_and_one_writer(one, tmp_path):
+    codes, outputs = finish(start(tmp_path, config()))
+    assert codes == [0, 0], outputs
+    expected, found = ([p.value for p in events(workdir).Scalars("train/loss")] for workdir in (one, tmp_path))
+    assert len(found) == 8
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    table, again = (json.loads((workdir / "eval" / "test.json").read_text()) for workdir in (one, tmp_path))
+    assert again["images"] == 250  # each once
+    for branch, accuracy in table["branches"].items():
+        assert again["branches"][branch]["all"] == pytest.approx(accuracy["all"], abs=0.0041)
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert "250 images, step 8" in outputs[0][0] and "250 images" not in outputs[1][0]
+    assert "train" in outputs[0][1] and "step/s" not in outputs[1][1]
+
+
+def test_sigterm_to_one_process_stops_all_at_one_step_and_the_run_goes_on_in_one_process(one, tmp_path):
+    c = config()
+    c.train.steps, c.train.epochs, c.checkpoint.every = 2000, 1000.0, 1000
+    started = start(tmp_path, c)
+    while not list(tmp_path.glob("tensorboard/*")) or not events(tmp_path).Tags()["scalars"]:
+        assert started[0].poll() is None, started[0].communicate()
+        time.sleep(0.5)
+    started[1].send_signal(signal.SIGTERM)
+    codes, outputs = finish(started)
+    assert codes == [75, 75], outputs
+    with Checkpoints.read(tmp_path) as checkpoints:
+        stopped = checkpoints.latest()
+    assert 0 < stopped < 1000
+    c.train.steps = stopped + 1
+    train.train(c, tmp_path)
+    assert [p.step for p in events(tmp_path).Scalars("train/loss")] == list(range(1, stopped + 2))
+
+
+def test_an_error_in_one_process_ends_all(tmp_path):
+    c = config()
+    c.memory.k = 466  # more than there are
+    codes, outputs = finish(start(tmp_path, c))
+    assert 0 not in codes
+    assert "config.memory.k is 466" in outputs[0][1]
