@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 from rac_jax.memory import check, columns, edit, index, manifest, store
+from rac_jax.memory.lookup import Lookup
 from rac_jax.memory.manifest import BadMemory
+from rac_jax.memory.snippets import Snippets
 from tests.memory.conftest import RECIPE, add, make
 
 FLAT = {**RECIPE, "index": {"kind": "flat", "metric": "cosine"}}
@@ -220,3 +222,21 @@ def test_exact_search_of_the_enabled_rows(tmp_path, keys, metric, monkeypatch):
     stored = np.asarray(memory.keys[40:])
     expected = 40 + np.argsort(((queries[:, None] - stored) ** 2).sum(axis=-1), axis=1)[:, :4]
     np.testing.assert_array_equal(rows, expected)
+
+
+def test_a_training_image_is_left_out_wherever_its_source_lies(tmp_path, keys, snippets):
+    """Twins of the training images come first in the memory, then the images themselves, then hidden twins."""
+    edit.create(tmp_path / "m", RECIPE, width=8)
+    add(tmp_path / "m", "twins", keys)
+    add(tmp_path / "m", "train", keys, fingerprint="f")
+    add(tmp_path / "m", "hidden", keys + np.float32(1e-4))
+    with edit.editing(tmp_path / "m") as editor:
+        editor.set_state("hidden", manifest.DISABLED)
+    memory = store.read(tmp_path / "m")
+    own = memory.row_of("f", np.arange(40, dtype=np.int32))
+    assert own.tolist() == list(range(40, 80))
+    snippets = Snippets.tokenise(memory.texts, snippets.tokenizer)
+    found = Lookup(memory, snippets, 5, 64, "id").search(keys, own)
+    assert not (found.rows == own[:, None]).any()
+    np.testing.assert_array_equal(found.rows[:, 0], np.arange(40))  # the twin is no reason to leave anything out
+    assert (found.rows < 80).all() and (found.rows >= 0).all()
