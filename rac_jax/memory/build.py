@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from rac_jax import config as configs
-from rac_jax import data, sharding, weights
+from rac_jax import data, processes, sharding, weights
 from rac_jax.config import ConfigError
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
@@ -88,7 +88,7 @@ def add(
     if _is_inside(folder, name, content):
         return
     width = _width(config, encode, parameters)
-    _wait_for_all("memory: begin")  # nobody looks at what the first then changes
+    processes.wait()  # nobody looks at what the first then changes
     with _editing(folder, recipe, width, config) as editor:
         done = 0
         if editor:
@@ -103,7 +103,7 @@ def add(
                 done += len(keys)
         if editor:
             editor.finish(content.columns)
-    _wait_for_all("memory: done")
+    processes.wait()
 
 
 def _is_inside(folder: Path, name: str, content: Content) -> bool:
@@ -118,7 +118,7 @@ def _is_inside(folder: Path, name: str, content: Content) -> bool:
 
 @contextlib.contextmanager
 def _editing(folder: Path, recipe: Recipe, width: int, config: ConfigDict) -> Iterator[edit.Editor | None]:
-    if jax.process_index():
+    if not processes.first():
         yield None
         return
     edit.create(folder, recipe, width=width, weights=config.model.encoder_weights)
@@ -239,11 +239,6 @@ def _weights_digest(config: ConfigDict) -> str:
     if not config.model.encoder_weights:
         return "random"
     return weights.digest(weights.resolve(config.model.encoder_weights, config.weights_dir))
-
-
-def _wait_for_all(moment: str) -> None:
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(moment)
 
 
 def _of_the_first(value: int) -> int:
