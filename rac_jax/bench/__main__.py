@@ -1,23 +1,24 @@
-"""python -m rac_jax.bench NAME measures one part of the project."""
+"""python -m rac_jax.bench NAME [--help] measures one part of the project."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from absl import flags
 
-from rac_jax.bench import data
+import rac_jax.commands  # noqa: F401  # sets what jax reads from the environment
+from rac_jax.bench import data, step
 
-BENCHMARKS: dict[str, Callable[[], None]] = {"data": data.main}
+BENCHMARKS: dict[str, Callable[[Sequence[str]], None]] = {"data": data.main, "step": step.main}
 
 
 def main() -> int:
     """Run the benchmark that the command line names."""
-    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in BENCHMARKS:
         print(f"python -m rac_jax.bench NAME, where NAME is one of: {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
-    BENCHMARKS[name]()
+    BENCHMARKS[name](sys.argv[2:])
     return 0
 
 

@@ -4,6 +4,7 @@ Images are scikit-learn's two sample photographs, encoded at quality 90. Each fi
 several rounds, and the contenders take turns, so that what else the machine does hits all alike.
 """
 
+import argparse
 import dataclasses
 import functools
 import io
@@ -32,8 +33,9 @@ BATCH, BATCHES = 50, 12
 Work = Callable[[bytes, np.random.Generator], Any]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Print a table for each size, then what the pipeline itself costs and how it scales."""
+    argparse.ArgumentParser("rac_jax.bench data", description=__doc__).parse_args(arguments)
     settings = config.default()
     ours = data.train_transform(settings)
     assert isinstance(ours, transforms.TrainTransform)

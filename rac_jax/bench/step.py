@@ -1,0 +1,291 @@
+"""What a step costs: training with retrieval and without, evaluation, memory, dispatch, and the models beside PyTorch.
+
+Contenders take turns in one process, and medians are compared, so that what else the machine does hits all alike.
+Images, keys and weights are made up: no time depends on them, but for the search's, whose keys are clustered as real
+ones are. Arithmetic is counted by XLA in the compiled programs. CPUs compute in float32, anything else in bfloat16.
+"""
+
+import argparse
+import copy
+import dataclasses
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+from absl import logging
+from flax import nnx
+from ml_collections import ConfigDict
+from PIL import Image
+from tqdm import tqdm
+
+from rac_jax import config as configs
+from rac_jax import data, evaluate, feed, models, optimizer, sharding, states, system, train
+from rac_jax.bench import beside_torch
+from rac_jax.data import pipeline
+from rac_jax.memory import build, columns, sources
+from rac_jax.models.rac import RAC
+from rac_jax.states import State
+
+CLASSES, CLUSTERS = 4, 365
+LOOKUPS = ("callback", "pipelined")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    batch: int
+    keys: int
+    image_size: int
+    rounds: int
+    image_options: str = ""  # of ViT-B/16, for B and E
+    text_options: str = ""  # of CLIP's text tower
+    torch_depth: int = 12  # layers of the models that are compared with PyTorch's
+    torch_rounds: int = 9
+
+
+FULL = Sizes(batch=32, keys=62_500, image_size=224, rounds=3)
+QUICK = Sizes(
+    batch=32,
+    keys=2_000,
+    image_size=64,
+    rounds=5,
+    image_options="width=96,depth=2,heads=2",
+    text_options="width=64,depth=2,heads=2",
+    torch_depth=2,
+    torch_rounds=3,
+)
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print one table after another."""
+    parser = argparse.ArgumentParser("rac_jax.bench step", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small models: shows that it runs, not how fast")
+    sizes = QUICK if parser.parse_args(arguments).quick else FULL
+    logging.set_verbosity(logging.ERROR)  # the memory holds made keys, not the training split
+    with tempfile.TemporaryDirectory() as folder:
+        config = settings(sizes, Path(folder))
+        print(f"{jax.device_count()} × {jax.default_backend()}, {config.model.dtype}, batch {config.train.batch_size}")
+        write_images(Path(config.data.root), config)
+        write_memory(config, sizes.keys)
+        measure(config, sizes, Path(folder))
+    print_dispatch()
+    beside_torch.print_table(depth=sizes.torch_depth, rounds=sizes.torch_rounds)
+
+
+def settings(sizes: Sizes, folder: Path) -> ConfigDict:
+    """RAC with ViT-B/16 for B and E and CLIP's text tower, or what `sizes` makes of them."""
+    c = configs.default("bench")
+    c.data.name, c.data.root, c.data.image_size = "folder", str(folder / "images"), sizes.image_size
+    c.model.base_options = c.model.encoder_options = sizes.image_options
+    c.model.text_options = sizes.text_options
+    c.model.dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    c.memory.dir = str(folder / "memory")
+    devices = jax.device_count()
+    c.train.batch_size = c.eval.batch_size = -(-sizes.batch // devices) * devices
+    return c
+
+
+def write_images(root: Path, config: ConfigDict) -> None:
+    """One batch of noise for training and one for evaluation."""
+    rng, size = np.random.default_rng(0), config.data.image_size
+    for split, number in itertools.product(("train", "test"), range(config.train.batch_size)):
+        folder = root / split / f"class {number % CLASSES}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (size, size, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.jpg")
+
+
+def write_memory(config: ConfigDict, rows: int) -> None:
+    """A memory of made keys, in clusters, each with a text of its own."""
+    mesh = sharding.make_mesh(config)
+    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    rng, width = np.random.default_rng(0), encoder.feature_width
+    cluster = rng.integers(0, CLUSTERS, rows)
+    centres = rng.normal(size=(CLUSTERS, width)).astype(np.float32)
+    keys = centres[cluster] + rng.normal(size=(rows, width)).astype(np.float32)
+    texts = pa.array([f"place number {number}" for number in cluster], pa.large_string())
+    table = columns.make(texts, [str(row) for row in range(rows)])
+    content = sources.Content("made", "", "made", table, keys=keys)
+    recipe = build.make_recipe(config, encoder)
+    folder = Path(config.memory.dir)
+    build.add(config, recipe, "made", content, encode, parameters, folder=folder, mesh=mesh)
+
+
+@dataclasses.dataclass
+class Run:
+    """A model, its compiled step and the state that the step moves on."""
+
+    parts: system.System
+    state: State
+    step: Any  # compiled
+    batch: pipeline.Batch
+
+    def steps(self, lookup: str) -> Callable[[], None]:
+        """One training step of this run, its neighbours looked up in this way."""
+        fed = feed.feed(with_lookup(self.parts, lookup), itertools.repeat(self.batch), training=True)
+
+        def once() -> None:
+            placed, found = next(fed)
+            self.state, metrics = self.step(self.state, placed, found and found["tokens"])
+            jax.block_until_ready((self.state, metrics))
+            self.parts.check()
+
+        return once
+
+    def evaluations(self, lookup: str) -> Callable[[], None]:
+        """One evaluated batch."""
+        fed = feed.feed(with_lookup(self.parts, lookup), itertools.repeat(self.batch), training=False)
+        eval_step = evaluate.make_eval_step(self.parts)
+
+        def once() -> None:
+            placed, found = next(fed)
+            jax.block_until_ready(eval_step(self.state.params, self.state.stats, placed, found["tokens"], None))
+
+        return once
+
+
+def measure(config: ConfigDict, sizes: Sizes, folder: Path) -> None:
+    """Training, lookup, evaluation and memory of one model."""
+    with tqdm(total=4, desc="compile", leave=False) as bar:
+        base = make_run(with_branches(config, "base"), folder)
+        bar.update()
+        rac = make_run(config, folder)
+        bar.update()
+        retrieval = rac.parts.retrieval
+        assert retrieval is not None
+        images = sharding.put_batch(rac.parts.mesh, {"image": rac.batch["image"]})["image"]
+        encoder: Any = retrieval.encode
+        encode = flops(encoder.lower(retrieval.parameters, images).compile())
+        bar.update()
+        saving = remat_step(rac)
+        bar.update()
+    one, both = flops(base.step), flops(rac.step)
+    work = {"base": one, "callback": both + encode, "pipelined": both + encode, "cached": both}
+    contenders = {"base": base.steps("callback")} | {lookup: rac.steps(lookup) for lookup in LOOKUPS}
+    times = race(contenders, sizes.rounds, "train")
+    print(f"\n{'training':<24}{'ms a step':>12}{'× base':>10}{'FLOPs × base':>15}{'time : FLOPs':>15}")
+    for name, seconds in times.items():
+        slower, more = seconds / times["base"], work[name] / one
+        print(f"  {name:<22}{1e3 * seconds:>12.0f}{slower:>10.2f}{more:>15.2f}{slower / more:>15.2f}")
+    retrieval.lookup.take_milliseconds()
+    contenders["callback"]()
+    lookup_ms = retrieval.lookup.take_milliseconds() * jax.local_device_count()
+    share = lookup_ms / (1e3 * times["callback"])
+    print(f"  lookup and tokens among {sizes.keys:,} keys: {lookup_ms:.0f} ms a batch, {share:.1%} of the step")
+    print_evaluation(rac, sizes)
+    print(f"\n{'memory of the step':<24}{'arguments':>12}{'temporary':>12}")
+    for name, step in (("as it is", rac.step), ("remat", saving)):
+        found = step.memory_analysis()
+        print(f"  {name:<22}{_megabytes(found.argument_size_in_bytes)}{_megabytes(found.temp_size_in_bytes)}")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:>9,.0f} MB"
+
+
+def make_run(config: ConfigDict, folder: Path) -> Run:
+    """A run of this config, with its step compiled."""
+    parts = system.create(config, folder)
+    images = parts.dataset.split("train")
+    tx = optimizer.create(config, len(images))
+    state = states.create(parts, tx)
+    transform = data.train_transform(config)
+    batches = pipeline.train_batches(images, transform, batch_size=config.train.batch_size, seed=0, workers=0)
+    run = Run(parts, state, None, next(batches))
+    run.step = compiled_step(run, nnx.graphdef(parts.model))
+    return run
+
+
+def compiled_step(run: Run, graph: Any) -> Any:
+    """The training step of a model of this structure, compiled for the run's state and batch."""
+    config, dataset = run.parts.config, run.parts.dataset
+    tx = optimizer.create(config, len(dataset.split("train")))
+    step = train.make_train_step(config, graph, tx, dataset.class_counts)
+    places = jax.tree.map(lambda array: array.sharding, run.state)
+    jitted = jax.jit(step, out_shardings=(places, sharding.replicated(run.parts.mesh)), donate_argnums=0)
+    placed, found = run.parts.put(run.batch, training=True)
+    return jitted.lower(run.state, placed, found and found["tokens"]).compile()
+
+
+def remat_step(run: Run) -> Any:
+    """The same step with activations computed again instead of kept; it is compiled, not run."""
+    model = copy.deepcopy(run.parts.model)
+    for encoder in (model.base, model.text):
+        encoder.remat = True  # type: ignore[union-attr]
+    return compiled_step(run, nnx.graphdef(model))
+
+
+def print_evaluation(run: Run, sizes: Sizes) -> None:
+    """Images a second of E, B and T, and without E."""
+    times = race({lookup: run.evaluations(lookup) for lookup in LOOKUPS}, sizes.rounds, "evaluate")
+    print(f"\n{'evaluation':<24}{'images/s':>12}")
+    for name, seconds in times.items():
+        print(f"  {name:<22}{run.parts.config.eval.batch_size / seconds:>12.1f}")
+
+
+def print_dispatch() -> None:
+    """How long Python needs to start a step of the default model, whose layers are made narrow here."""
+    state, step, arguments = narrow_step()
+    leaves = len(jax.tree.leaves(state.params))
+    times = []
+    for _ in range(30):
+        start = time.thread_time()  # Python's own thread, whatever else runs
+        state, metrics = step(state, *arguments)
+        times.append(time.thread_time() - start)
+        jax.block_until_ready((state, metrics))
+    print(f"\ndispatch of a step with {leaves} parameters: {1e3 * statistics.median(times[5:]):.1f} ms")
+
+
+def narrow_step() -> tuple[State, Callable, tuple[dict[str, jax.Array], jax.Array]]:
+    """State, step, batch and tokens of a model as deep as the default, but with next to nothing to compute."""
+    config, rngs = configs.default("bench"), nnx.Rngs(0)
+    narrow: dict[str, Any] = {"width": 8, "heads": 1, "mlp_width": 8, "rngs": rngs}
+    base = models.create("vit_b16", image_size=16, **narrow)
+    text = models.create("clip_text", projection=8, vocab_size=100, **narrow)
+    model = RAC(base, text, num_classes=CLASSES, rngs=rngs)
+    graph, params, stats = states.split(model)
+    tx = optimizer.create(config, images=1000)
+    state = State(jnp.int32(0), params, stats, tx.init(params))
+    step = train.make_train_step(config, graph, tx, np.ones(CLASSES, int))
+    batch = {"image": jnp.zeros((1, 16, 16, 3), jnp.uint8), "label": jnp.zeros(1, jnp.int32)}
+    return state, jax.jit(step, donate_argnums=0), (batch, jnp.ones((1, 77), jnp.int32))
+
+
+def with_lookup(parts: system.System, lookup: str) -> system.System:
+    """The same parts, with neighbours looked up in another way."""
+    config = parts.config.copy_and_resolve_references()
+    config.memory.lookup = lookup
+    return dataclasses.replace(parts, config=config)
+
+
+def with_branches(config: ConfigDict, branches: str) -> ConfigDict:
+    """The same config for other branches."""
+    config = config.copy_and_resolve_references()
+    config.model.branches = branches
+    return config
+
+
+def flops(compiled: Any) -> float:
+    """Floating-point operations of a compiled program on one device, as XLA counts them."""
+    return compiled.cost_analysis()["flops"]
+
+
+def race(contenders: dict[str, Callable[[], None]], rounds: int, title: str) -> dict[str, float]:
+    """Median seconds of each, in turns, after one turn that is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    turns: Iterator = itertools.product(range(rounds + 1), contenders.items())
+    for turn, (name, work) in tqdm(list(turns), desc=title, leave=False):
+        start = time.perf_counter()
+        work()
+        if turn:
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
