@@ -39,4 +39,5 @@ def get_config(variant: str = "") -> ConfigDict:
         c.model.scale = "paper"
         c.memory.exclude = "first"
         c.memory.ef_search = 16
+        c.memory.cut = "token"
     return c

@@ -66,12 +66,15 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.dir = ""  # "" = <workdir>/memory
     c.memory.k = 30  # neighbours whose texts T reads
     c.memory.metric = "cosine"  # cosine | l2
-    c.memory.precision = "float32"  # of the stored keys: float32 | float16
-    c.memory.index = "hnsw"  # hnsw | flat
+    c.memory.precision = "auto"  # of the stored keys: float32 | float16 | auto (float16 for the _sq indexes)
+    c.memory.index = "hnsw"  # hnsw | hnsw_sq | ivf_sq | flat | device | milvus | auto: see rac_jax/memory/index.py
+    c.memory.device_dtype = "bfloat16"  # index "device": keys on the devices: bfloat16 | float16 | float32 (exact)
+    c.memory.milvus_uri = ""  # index "milvus": the server, as http://host:19530, or a file for milvus-lite
     c.memory.hnsw_m = 32  # links of a node
     c.memory.ef_construction = 40  # candidates while the graph is built
-    c.memory.ef_search = 0  # candidates while it is searched; 0 = max(64, 4 k)
-    c.memory.lookup = "callback"  # callback | pipelined (the same neighbours, found while the step before is under way)
+    c.memory.ef_search = 0  # candidates while it is searched; 0 = max(64, 4 k); 16 is FAISS's own, and the paper's
+    c.memory.cut = "snippet"  # what T's window cannot hold is cut by: snippet | token (CLIP's own way, and the paper's)
+    c.memory.lookup = "callback"  # callback | pipelined (the same, a step ahead) | cached (once, for the plain image)
     c.memory.exclude = "id"  # in training, leave out: id (the query itself) | first | none
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
 
@@ -123,9 +126,11 @@ CHOICES = {
     "model.scale": ("paper", "sqrt", "learned"),
     "model.dtype": ("bfloat16", "float32"),
     "memory.metric": ("cosine", "l2"),
-    "memory.precision": ("float32", "float16"),
-    "memory.index": ("hnsw", "flat"),
-    "memory.lookup": ("callback", "pipelined"),
+    "memory.precision": ("auto", "float32", "float16"),
+    "memory.index": ("hnsw", "hnsw_sq", "ivf_sq", "flat", "device", "milvus", "auto"),
+    "memory.device_dtype": ("bfloat16", "float16", "float32"),
+    "memory.cut": ("snippet", "token"),
+    "memory.lookup": ("callback", "pipelined", "cached"),
     "memory.exclude": ("id", "first", "none"),
     "loss.name": ("lace", "ce", "balce", "ldam"),
     "loss.reweight": ("none", "inverse_sqrt", "inverse_log"),
@@ -191,6 +196,14 @@ def validate(config: ConfigDict, *, devices: int) -> None:
     _require(
         config.loss.name != "ldam" or config.model.branches != "both",
         config, "loss.name", "lace, ce or balce with model.branches=both: LDAM's margins are in cosines of one branch",
+    )  # fmt: skip
+    _require(
+        config.memory.index != "milvus" or bool(config.memory.milvus_uri),
+        config, "memory.milvus_uri", "the server's address for memory.index=milvus, as http://localhost:19530",
+    )  # fmt: skip
+    _require(
+        config.memory.lookup != "pipelined" or config.memory.index != "device",
+        config, "memory.lookup", "callback or cached, for with memory.index=device no search is left on the host",
     )  # fmt: skip
     _require(
         config.optim.warmup_epochs <= config.train.epochs,

@@ -62,13 +62,19 @@ def evaluate(
         "branches": accuracy,
         **parts.memory_record(),
     }
+    cut = ""
+    if parts.retrieval is not None:
+        k, whole = parts.config.memory.k, round(parts.retrieval.whole, 2)
+        result["snippets"] = {"k": k, "whole": whole}
+        cut = f"T's window holds {whole} of {k} snippets, on average\n" if whole < k else ""
     board.scalars(step, scalars(split, accuracy | nearest))
     if parts.retrieval is not None and parts.config.eval.show:
         _show_neighbours(parts, split, step, board)
     if processes.first():
         files.write_json(workdir / "eval" / f"{split}.json", result)
         files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(parts, counts))
-        print(f"\n{split}: {images} images, step {step}, accuracy in %\n{tables.accuracy_table(accuracy | nearest)}\n")
+        table = tables.accuracy_table(accuracy | nearest)
+        print(f"\n{split}: {images} images, step {step}, accuracy in %\n{table}\n{cut}")
     return accuracy
 
 
@@ -85,7 +91,7 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
     eval_step = make_eval_step(parts)
     total: dict[str, Counts] = {}
     with tqdm(total=len(images), desc=f"eval {split}", unit="img", disable=not processes.first()) as bar:
-        for batch, found in feed.feed(parts, batches, training=False):
+        for batch, found in feed.feed(parts, batches, split=split, training=False):
             tokens = found and found["tokens"]
             named = classes_of(parts.retrieval.row_class, found["rows"]) if parts.retrieval else None
             counted = jax.device_get(eval_step(params, stats, batch, tokens, named))

@@ -5,18 +5,28 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
+import numpy as np
+from tqdm import tqdm
 
-from rac_jax import sharding, system
+from rac_jax import data, processes, sharding, system
+from rac_jax.data import pipeline
 from rac_jax.data.pipeline import Batch
+from rac_jax.memory import cached
 
 Fed = tuple[dict[str, jax.Array], Any]  # a placed batch, and what was found for it (None for a base-only model)
 
 
-def feed(parts: system.System, batches: Iterable[Batch], *, training: bool) -> Iterator[Fed]:
-    """The batches, placed, with their neighbours, looked up as config.memory.lookup says."""
-    if parts.retrieval is not None and parts.config.memory.lookup == "pipelined":
+def feed(parts: system.System, batches: Iterable[Batch], *, split: str, training: bool) -> Iterator[Fed]:
+    """The batches of a split, placed, with their neighbours, looked up as config.memory.lookup says.
+
+    In training an image is no neighbour of its own.
+    """
+    lookup = parts.config.memory.lookup
+    if parts.retrieval is None or lookup == "callback":
+        return (parts.put(batch, training=training) for batch in batches)
+    if lookup == "pipelined":
         return _pipelined(parts, parts.retrieval, batches, training=training)
-    return (parts.put(batch, training=training) for batch in batches)
+    return _cached(parts, parts.retrieval, batches, split=split, training=training)
 
 
 def _pipelined(
@@ -38,3 +48,35 @@ def _pipelined(
             waiting = placed, search
         if waiting is not None:
             yield waiting[0], sharding.put_batch(parts.mesh, waiting[1].result())
+
+
+def _cached(
+    parts: system.System, retrieval: system.Retrieval, batches: Iterable[Batch], *, split: str, training: bool
+) -> Iterator[Fed]:
+    """Neighbours of the plain images, found once; E and the index are not asked again."""
+    made_of = retrieval.recipe | {"split": parts.dataset.fingerprint(split), "training": training}
+    path = retrieval.cache / f"{'train' if training else f'eval_{split}'}.npz"
+    found = cached.open_or_find(path, made_of, lambda: _find(parts, split, training=training))
+    for batch in batches:
+        rows = found.rows[batch["id"]]
+        neighbours = {"tokens": retrieval.lookup.tokens(rows), "rows": rows}
+        neighbours["similarities"] = found.similarities[batch["id"]]
+        yield sharding.put_batch(parts.mesh, batch), sharding.put_batch(parts.mesh, neighbours)
+
+
+def _find(parts: system.System, split: str, *, training: bool) -> cached.Found:
+    config, images = parts.config, parts.dataset.split(split)
+    size = config.eval.batch_size
+    batches = pipeline.eval_batches(images, data.eval_transform(config), batch_size=size, workers=config.data.workers)
+    everywhere = jax.jit(lambda found: found, out_shardings=sharding.replicated(parts.mesh))
+    rows, similarities = [], []
+    with tqdm(total=len(images), desc=f"neighbours of {split}", unit="img", disable=not processes.first()) as bar:
+        for batch in batches:
+            _, found = parts.put(batch, training=training)
+            found = everywhere({name: found[name] for name in ("rows", "similarities")})
+            rows.append(np.asarray(found["rows"]))
+            similarities.append(np.asarray(found["similarities"]))
+            parts.check()  # never keep what a failed lookup answered
+            bar.update(min(size, len(images) - bar.n))
+    number = len(images)  # the last batch is padded
+    return cached.Found(np.concatenate(rows)[:number], np.concatenate(similarities)[:number])

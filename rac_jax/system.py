@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -36,6 +37,9 @@ class Retrieval:
     lookup: Lookup
     program: Callable[..., retrieve.Retrieved]
     encode: Callable[..., jax.Array]  # the program's first half: keys alone
+    recipe: dict[str, Any]  # what decides which neighbours an image has
+    cache: Path  # where neighbours that are found once are kept
+    whole: float  # how many of the k texts T reads uncut, on average
     train_fingerprint: str  # of the training split
     row_class: jax.Array  # [N] int32: the class that a row's text names, or −1; on every device
 
@@ -117,7 +121,7 @@ def create(config: ConfigDict, workdir: Path) -> System:
     retrieval = None
     if tokenizer is not None:
         folder = Path(config.memory.dir) if config.memory.dir else workdir / "memory"
-        retrieval = _retrieval(config, dataset, tokenizer, folder, mesh)
+        retrieval = _retrieval(config, dataset, tokenizer, folder, workdir / "neighbours", mesh)
     return System(config, mesh, dataset, retrieval, make_model, model)
 
 
@@ -171,15 +175,26 @@ def _retrieval(
     dataset: Dataset,
     tokenizer: tokenizers.Tokenizer,
     folder: Path,
+    cache: Path,
     mesh: Mesh,
 ) -> Retrieval:
     encoder, encode, encoder_parameters = frozen_encoder(config, mesh)
     memory = build.open_or_build(config, dataset, encoder, encode, encoder_parameters, folder=folder, mesh=mesh)
-    snippets = Snippets.tokenise(memory.texts, tokenizer)
+    snippets = Snippets.tokenise(memory.texts, tokenizer, config.memory.cut)
     lookup = Lookup(memory, snippets, config.memory.k, index.ef_search(config), config.memory.exclude)
-    program, keys = retrieve.create(encode, lookup, mesh), retrieve.create_keys(encode, mesh)
+    whole = lookup.mean_whole()
+    logging.info("T's window holds %.1f of %d snippets whole, on average", whole, lookup.k)
+    if config.memory.index == "device":
+        program = retrieve.create_on_device(encode, lookup, mesh, config.memory.device_dtype)
+    else:
+        program = retrieve.create(encode, lookup, mesh)
+    keys = retrieve.create_keys(encode, mesh)
+    asked = {name: config.memory[name] for name in ("k", "exclude", "ef_search", "index", "device_dtype")}
+    rows = [[source.fingerprint, source.state, place.start] for source, place in memory.manifest.slices()]
+    recipe = {"memory": memory.fingerprint, "rows": rows, "asked": asked}
     row_class = sharding.put_replicated(mesh, _row_classes(memory, dataset))
-    return Retrieval(encoder_parameters, lookup, program, keys, dataset.fingerprint("train"), row_class)
+    train = dataset.fingerprint("train")
+    return Retrieval(encoder_parameters, lookup, program, keys, recipe, cache, whole, train, row_class)
 
 
 def _row_classes(memory: Memory, dataset: Dataset) -> np.ndarray:

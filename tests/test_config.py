@@ -26,6 +26,7 @@ def test_defaults_are_valid_and_locked():
         ("optim.clip", 0.0, r"config\.optim\.clip is 0\.0; it must be above 0"),
         ("optim.warmup_epochs", 31.0, r"config\.optim\.warmup_epochs is 31\.0; .*at most train\.epochs \(30\.0\)"),
         ("mesh.fsdp", 3, r"config\.mesh\.fsdp is 3; it must be a divisor of the 8 devices"),
+        ("memory.index", "milvus", r"config\.memory\.milvus_uri is ''; .*as http://localhost:19530"),
         ("mesh.data", 9, r"config\.mesh\.data is 9; .*at most 8"),
     ],
 )
@@ -35,6 +36,15 @@ def test_impossible_values_name_the_field_and_what_would_work(name, value, messa
     field(config, ".".join(rooms))[last] = value
     with pytest.raises(ConfigError, match=message):
         validate(config, devices=8)
+
+
+def test_no_pipeline_without_a_search_on_the_host():
+    config = configs.default()
+    config.memory.index, config.memory.lookup = "device", "pipelined"
+    with pytest.raises(ConfigError, match=r"config\.memory\.lookup is 'pipelined'; it must be callback or cached"):
+        validate(config, devices=1)
+    config.memory.lookup = "cached"
+    validate(config, devices=1)
 
 
 def test_options_become_arguments():

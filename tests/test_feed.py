@@ -14,7 +14,9 @@ from tests import tiny
 
 @pytest.fixture(scope="module", params=[1, 8])
 def parts(request, tmp_path_factory):
-    return system.create(tiny.config(devices=request.param), tmp_path_factory.mktemp("feed"))
+    config = tiny.config(devices=request.param)
+    config.eval.batch_size = 16  # E rounds alike in all batches of a size
+    return system.create(config, tmp_path_factory.mktemp("feed"))
 
 
 def train_batches(parts, number, start=0):
@@ -25,7 +27,7 @@ def train_batches(parts, number, start=0):
 
 def fed(parts, lookup, batches, training=True):
     parts.config.memory.lookup = lookup
-    return [jax.device_get(pair) for pair in feed.feed(parts, batches, training=training)]
+    return [jax.device_get(pair) for pair in feed.feed(parts, batches, split="train", training=training)]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -48,7 +50,35 @@ def test_a_failure_in_the_thread_is_raised_by_check(parts, monkeypatch):
 
 def test_a_feed_that_is_left_early_ends_its_thread(parts):
     parts.config.memory.lookup = "pipelined"
-    batches = feed.feed(parts, iter(train_batches(parts, 5)), training=True)
+    batches = feed.feed(parts, iter(train_batches(parts, 5)), split="train", training=True)
     next(batches)
     batches.close()
     assert list(batches) == []
+
+
+def plain_batch(parts, ids):
+    split, transform = parts.dataset.split("train"), data.eval_transform(parts.config)
+    images = np.stack([transform(split.images[i], np.random.default_rng(0)) for i in ids])
+    ids = np.array(ids, np.int32)
+    return {"image": images, "label": split.labels[ids], "id": ids, "mask": np.ones(len(ids), bool)}
+
+
+def test_cached_neighbours_are_those_of_the_plain_images_and_are_found_once(parts, monkeypatch):
+    plain = [plain_batch(parts, range(start, start + 16)) for start in (0, 450)]
+    expected = fed(parts, "callback", plain)
+    found = fed(parts, "cached", plain)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    monkeypatch.setattr(system.System, "put", lambda *_, **__: 1 / 0)  # neither E nor the index is asked again
+    augmented = fed(parts, "cached", train_batches(parts, 2))
+    for batch, neighbours in augmented:
+        assert not (neighbours["rows"] == batch["id"][:, None]).any()
+    (_, again), *_ = fed(parts, "cached", plain)
+    np.testing.assert_array_equal(again["rows"], expected[0][1]["rows"])
+
+
+def test_cached_neighbours_for_evaluation_are_others_than_for_training(parts):
+    plain = [plain_batch(parts, range(16))]
+    expected = fed(parts, "callback", plain, training=False)
+    found = fed(parts, "cached", plain, training=False)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    np.testing.assert_array_equal(found[0][1]["rows"][:, 0], np.arange(16))

@@ -124,6 +124,27 @@ def test_a_capped_run_continues_to_the_same_parameters_bit_for_bit(whole, tmp_pa
     assert [losses[step] for step in range(1, 10)] == whole[1]
 
 
+def test_pipelined_lookups_end_with_the_callbacks_parameters_bit_for_bit_also_when_interrupted(whole, tmp_path):
+    config = tiny.config(devices=1)
+    config.memory.lookup, config.train.steps = "pipelined", 5
+    train.train(config, tmp_path)
+    config.train.steps = 9
+    train.train(config, tmp_path)
+    assert_same(saved_state(config, tmp_path, 9), whole[0])
+
+
+def test_cached_lookups_are_the_same_after_an_interruption(whole, tmp_path):
+    config = tiny.config(devices=1)
+    config.memory.lookup, config.memory.dir = "cached", str(whole[2] / "memory")
+    ends = []
+    for workdir, stops in ((tmp_path / "one", (4,)), (tmp_path / "two", (2, 4))):
+        for config.train.steps in stops:
+            train.train(config, workdir)
+        ends.append(saved_state(config, workdir, 4))
+    assert_same(*ends)
+    assert sorted(path.name for path in (tmp_path / "two" / "neighbours").iterdir()) == ["eval_test.npz", "train.npz"]
+
+
 def test_a_run_that_dies_between_checkpoints_ends_with_the_same_parameters(whole, tmp_path, monkeypatch):
     config = tiny.config(devices=1)
     config.train.steps, config.checkpoint.every = 9, 4
@@ -203,10 +224,14 @@ def test_a_failing_lookup_stops_the_run_with_its_message_and_saves_nothing(tmp_p
     config = tiny.config()
     config.train.steps = 5
 
-    def broken(*_):
-        raise OSError("the index is gone")
+    original, calls = index.search, itertools.count()
 
-    monkeypatch.setattr(index, "search", broken)
+    def breaking(*arguments):
+        if next(calls) > 0:  # the first is the run's own, at its start
+            raise OSError("the index is gone")
+        return original(*arguments)
+
+    monkeypatch.setattr(index, "search", breaking)
     with pytest.raises(LookupFailed, match="the index is gone"):
         train.train(config, tmp_path)
     assert latest(config, tmp_path) is None

@@ -131,7 +131,7 @@ class Run:
 
     def steps(self, lookup: str) -> Callable[[], None]:
         """One training step of this run, its neighbours looked up in this way."""
-        fed = feed.feed(with_lookup(self.parts, lookup), itertools.repeat(self.batch), training=True)
+        fed = feed.feed(with_lookup(self.parts, lookup), itertools.repeat(self.batch), split="train", training=True)
 
         def once() -> None:
             placed, found = next(fed)
@@ -143,7 +143,7 @@ class Run:
 
     def evaluations(self, lookup: str) -> Callable[[], None]:
         """One evaluated batch."""
-        fed = feed.feed(with_lookup(self.parts, lookup), itertools.repeat(self.batch), training=False)
+        fed = feed.feed(with_lookup(self.parts, lookup), itertools.repeat(self.batch), split="train", training=False)
         eval_step = evaluate.make_eval_step(self.parts)
 
         def once() -> None:

@@ -202,7 +202,7 @@ def make_recipe(config: ConfigDict, encoder: ImageEncoder) -> Recipe:
             "mean": list(encoder.preprocessing.mean),
             "std": list(encoder.preprocessing.std),
         },
-        "keys": config.memory.precision,
+        "keys": index.precision(config),
         "index": index.spec(config),
     }
 

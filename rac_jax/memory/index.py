@@ -1,28 +1,68 @@
-"""Nearest keys, by FAISS. Similarity is larger for nearer keys, whatever the metric.
+"""Nearest keys. Similarity is larger for nearer keys, whatever the metric.
+
+flat, hnsw, hnsw_sq and ivf_sq are FAISS's (faiss_index.py), milvus is a server (milvus.py), and device is no index at
+all: the accelerators read every key (on_device.py). auto is flat while there are few rows, and then hnsw.
 
 What an index is made of is its `spec`, which a memory keeps, so that it can grow and be rebuilt without a config.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import faiss
 import numpy as np
 from ml_collections import ConfigDict
 
-METRICS = {"cosine": faiss.METRIC_INNER_PRODUCT, "l2": faiss.METRIC_L2}
-CHUNK = 2**16  # keys that are converted to float32 at once
+from rac_jax.memory import faiss_index, milvus
+from rac_jax.memory.faiss_index import FaissIndex
+
+FLAT_UP_TO = 10_000  # rows, for "auto"
 
 Spec = dict[str, Any]
 
 
+class Index(Protocol):
+    """Finds rows by their keys."""
+
+    spec: Spec
+
+    @property
+    def width(self) -> int:
+        """Numbers in a key."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def find(
+        self, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def add(self, keys: np.ndarray) -> None: ...
+
+    def write(self, path: Path) -> None: ...
+
+
 def spec(config: ConfigDict) -> Spec:
-    """What of the config decides an index's file; settings of the search are not among it."""
+    """What of the config decides an index; settings of the search are not among it."""
     memory = config.memory
-    result: Spec = {"kind": memory.index, "metric": memory.metric}
-    if memory.index == "hnsw":
+    kind = "flat" if memory.index == "device" else memory.index  # all that the devices want of a memory is its keys
+    result: Spec = {"kind": kind, "metric": memory.metric}
+    if kind in ("hnsw", "hnsw_sq", "milvus", "auto"):
         result |= {"m": memory.hnsw_m, "ef_construction": memory.ef_construction}
+    if kind == "milvus":
+        result["uri"] = memory.milvus_uri
     return result
+
+
+def precision(config: ConfigDict) -> str:
+    """The numbers that keys are stored as."""
+    if config.memory.precision != "auto":
+        return config.memory.precision
+    return "float16" if config.memory.index in ("hnsw_sq", "ivf_sq") else "float32"
+
+
+def ef_search(config: ConfigDict) -> int:
+    """How many candidates a search of the graph keeps."""
+    return config.memory.ef_search or max(64, 4 * config.memory.k)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -32,74 +72,56 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
 
 
-def build(keys: np.ndarray, spec: Spec) -> faiss.Index:
-    """An index of keys [N, D], of float32 or float16; for cosine they are scaled to unit length."""
-    metric = METRICS[spec["metric"]]
-    if spec["kind"] == "flat":
-        index: faiss.Index = faiss.IndexFlat(keys.shape[1], metric)
-    else:
-        graph = faiss.IndexHNSWFlat(keys.shape[1], spec["m"], metric)
-        graph.hnsw.efConstruction = spec["ef_construction"]
-        index = graph
-    return add(index, keys)
+def build(keys: np.ndarray, spec: Spec) -> Index:
+    """An index of keys [N, D] as a memory keeps them: float32 or float16, of unit length for cosine."""
+    if spec["kind"] == "milvus":
+        return milvus.build(keys, spec)
+    return faiss_index.build(keys, _faiss_kind(spec, len(keys)), spec)
 
 
-def add(index: faiss.Index, keys: np.ndarray) -> faiss.Index:
-    """The index with further keys [M, D], which get the rows after its last."""
-    cosine = index.metric_type == faiss.METRIC_INNER_PRODUCT
-    for start in range(0, len(keys), CHUNK):
-        chunk = np.asarray(keys[start : start + CHUNK], np.float32)
-        index.add(unit(chunk) if cosine else chunk)
+def read(path: Path, keys: np.ndarray, spec: Spec, *, writable: bool = False) -> Index:
+    """The index in a file over its memory's keys [N, D]; mapped, unless it is to be added to."""
+    if spec["kind"] == "milvus":
+        return milvus.read(path, keys, spec)
+    return faiss_index.read(path, keys, _faiss_kind(spec, len(keys)), spec, writable=writable)
+
+
+def _faiss_kind(spec: Spec, rows: int) -> str:
+    if spec["kind"] != "auto":
+        return spec["kind"]
+    return "flat" if rows <= FLAT_UP_TO else "hnsw"
+
+
+def write(index: Index, path: Path) -> None:
+    """One file that `read` opens."""
+    index.write(path)
+
+
+def add(index: Index, keys: np.ndarray) -> Index:
+    """The index with further keys [M, D], as a memory keeps them, which get the rows after its last."""
+    rows = len(index), len(index) + len(keys)
+    if isinstance(index, FaissIndex) and len({_faiss_kind(index.spec, number) for number in rows}) > 1:
+        return build(np.concatenate([index.stored(), keys]), index.spec)  # it outgrew its kind
+    index.add(keys)
     return index
 
 
+def rows(index: Index) -> int:
+    """How many keys it holds."""
+    return len(index)
+
+
 def search(
-    index: faiss.Index, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None = None
+    index: Index, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows [B, k] int64 (−1 where there are no more) and similarities [B, k], nearest first.
 
-    Only rows that are `allowed` [N] come back; None allows all.
+    Only rows that are `allowed` [N] come back; None allows all. Where k rows are allowed, k come back.
     """
-    if queries.shape[1] != index.d:
+    if queries.shape[1] != index.width:
         raise ValueError(
-            f"a query has {queries.shape[1]} numbers but the memory's keys have {index.d}: "
+            f"a query has {queries.shape[1]} numbers but the memory's keys have {index.width}: "
             "this memory was built with another encoder"
         )
-    cosine = index.metric_type == faiss.METRIC_INNER_PRODUCT
-    queries = np.ascontiguousarray(unit(queries) if cosine else queries, np.float32)
-    selector = {} if allowed is None else {"sel": _selector(allowed)}
-    if isinstance(index, faiss.IndexHNSW):
-        params: Any = faiss.SearchParametersHNSW(efSearch=max(ef_search, k), **selector)  # type: ignore[attr-defined]
-    else:
-        params = faiss.SearchParameters(**selector)
-    distances, rows = index.search(queries, k, params=params)
-    return rows, distances if cosine else -distances
-
-
-def _selector(allowed: np.ndarray) -> Any:
-    bitmap: Any = np.packbits(allowed, bitorder="little")
-    return faiss.IDSelectorBitmap(bitmap)  # type: ignore[call-arg]
-
-
-def rows(index: faiss.Index) -> int:
-    """How many keys it holds."""
-    return index.ntotal
-
-
-def write(index: faiss.Index, path: Path) -> None:
-    """One file that `read` opens."""
-    faiss.write_index(index, str(path))
-
-
-def read(path: Path, keys: np.ndarray, spec: Spec, *, writable: bool = False) -> faiss.Index:
-    """The index in a file, mapped where its kind allows and it is not to be added to.
-
-    `keys` [N, D] and `spec` are those of its memory, for an index whose file leaves out what they hold.
-    """
-    del keys, spec
-    return faiss.read_index(str(path), 0 if writable else faiss.IO_FLAG_MMAP)
-
-
-def ef_search(config: ConfigDict) -> int:
-    """How many candidates a search of the graph keeps."""
-    return config.memory.ef_search or max(64, 4 * config.memory.k)
+    queries = unit(queries) if index.spec["metric"] == "cosine" else queries
+    return index.find(np.ascontiguousarray(queries, np.float32), k, ef_search, allowed)

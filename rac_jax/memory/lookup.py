@@ -4,6 +4,7 @@ import dataclasses
 import os
 import threading
 import time
+from typing import Any
 
 import faiss
 import jax
@@ -15,6 +16,9 @@ from rac_jax.memory.store import Memory
 
 # In place of a query's own row: it has none in this memory, or nothing is to be left out for it.
 NO_ROW, KEEP_ALL = -1, -2
+
+# To see how many texts fit, so many keys may be read, and between so many images be looked up.
+SAMPLED_KEYS, SAMPLE = 10_000_000, (16, 256)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,26 +56,51 @@ class Lookup:
         # One callback a device runs at once, and they share the cores.
         self._threads = max(1, (os.cpu_count() or 1) // jax.local_device_count())
 
+    @property
+    def metric(self) -> str:
+        return self.memory.index.spec["metric"]
+
     def search(self, queries: np.ndarray, own: np.ndarray) -> Neighbours:
         """Neighbours of queries [B, D]; `own` [B] are the rows of the queries' own images (see NO_ROW)."""
         rows, similarities = index.search(self.memory.index, queries, self.k + 1, self.ef_search, self.memory.allowed())
-        rows, similarities = _drop_one(rows, similarities, self._dropped(rows, own))
-        missing = rows < 0
-        texts = np.where(missing, -1, self.memory.text_of[rows])
+        rows, similarities = drop_one(rows, similarities, self.dropped(rows, own))
         return Neighbours(
-            self.snippets.join(texts),
+            self.tokens(rows),
             rows.astype(np.int32),
-            np.where(missing, 0, similarities).astype(np.float32),
+            np.where(rows < 0, 0, similarities).astype(np.float32),
         )
 
-    def _dropped(self, rows: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Which of the k + 1 ranks each query leaves out, [B]: the last where none has a reason to go."""
-        last = np.full(len(rows), self.k)
+    def tokens(self, rows: np.ndarray) -> np.ndarray:
+        """What the texts of rows [B, k] say together, [B, T]."""
+        return self.snippets.join(self._texts(rows))
+
+    def whole(self, rows: np.ndarray) -> np.ndarray:
+        """How many of the texts of rows [B, k] that says uncut, [B]."""
+        return self.snippets.whole(self._texts(rows))
+
+    def mean_whole(self) -> float:
+        """How many of the k texts T reads uncut, on average over some of the memory's own images."""
+        allowed = self.memory.allowed()
+        rows = np.arange(len(self.memory)) if allowed is None else np.flatnonzero(allowed)
+        number = np.clip(SAMPLED_KEYS // max(len(rows), 1), *SAMPLE)
+        some = rows[np.unique(np.linspace(0, len(rows) - 1, number).astype(int))]
+        keys = np.asarray(self.memory.keys[some], np.float32)
+        return float(self.whole(self.search(keys, some.astype(np.int32)).rows).mean())
+
+    def _texts(self, rows: np.ndarray) -> np.ndarray:
+        return np.where(rows < 0, -1, self.memory.text_of[rows])
+
+    def dropped(self, rows: Any, own: Any, xp: Any = np) -> Any:
+        """Which of the k + 1 ranks each query leaves out, [B]: the last where none has a reason to go.
+
+        `xp` is numpy, or jax.numpy where the lookup is on the devices.
+        """
+        last = xp.full(len(rows), rows.shape[1] - 1, np.int32)
         if self.exclude == "first":
-            return np.where(own == KEEP_ALL, last, 0)
+            return xp.where(own == KEEP_ALL, last, 0)
         if self.exclude == "id":
             mine = (rows == own[:, None]) & (own[:, None] >= 0)
-            return np.where(mine.any(axis=1), mine.argmax(axis=1), last)
+            return xp.where(mine.any(axis=1), mine.argmax(axis=1).astype(np.int32), last)
         return last
 
     def callback(self, queries: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -106,8 +135,8 @@ class Lookup:
         return Neighbours(self.snippets.join(none), none, np.zeros((batch, self.k), np.float32))
 
 
-def _drop_one(rows: np.ndarray, similarities: np.ndarray, dropped: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def drop_one(rows: Any, similarities: Any, dropped: Any, xp: Any = np) -> tuple[Any, Any]:
     """[B, k + 1] without the rank `dropped` [B] of each query: [B, k]."""
-    keep = np.arange(rows.shape[1]) != dropped[:, None]
-    shape = (len(rows), rows.shape[1] - 1)
-    return rows[keep].reshape(shape), similarities[keep].reshape(shape)
+    rank = xp.arange(rows.shape[1] - 1, dtype=np.int32)[None, :]
+    kept = rank + (rank >= dropped[:, None]).astype(np.int32)
+    return xp.take_along_axis(rows, kept, axis=1), xp.take_along_axis(similarities, kept, axis=1)

@@ -1,5 +1,6 @@
 """From images to neighbours: E and the lookup in one jitted call, or apart, with the lookup on a thread of the host."""
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
+from rac_jax.memory import on_device
 from rac_jax.memory.lookup import Lookup
 from rac_jax.models.rac import ImageEncoder
 
@@ -47,12 +49,24 @@ def create(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Retrieve
         tokens, rows, similarities = jax.pure_callback(lookup.callback, shapes, keys, own)
         return {"tokens": tokens, "rows": rows, "similarities": similarities}
 
-    return _over_the_batch(local, mesh, arrays=2)
+    return _over_the_batch(local, mesh, PartitionSpec(), batched=2)
+
+
+def create_on_device(encode: Encode, lookup: Lookup, mesh: Mesh, dtype: str) -> Callable[..., Retrieved]:
+    """The same function, with the memory on the devices, its keys as `dtype`: the host is not asked."""
+
+    def local(table: on_device.Table, parameters: Any, images: jax.Array, own: jax.Array) -> Retrieved:
+        return on_device.search(lookup, table, _keys(encode, parameters, images), own, mesh.axis_names)
+
+    program = _over_the_batch(local, mesh, on_device.specs(mesh), PartitionSpec(), batched=2)
+    return functools.partial(program, on_device.place(lookup, mesh, dtype))
 
 
 def create_keys(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:
     """`keys(parameters, images)`: what `create` asks the memory for, bit for bit, without asking."""
-    return _over_the_batch(lambda parameters, images: _keys(encode, parameters, images), mesh, arrays=1)
+    return _over_the_batch(
+        lambda parameters, images: _keys(encode, parameters, images), mesh, PartitionSpec(), batched=1
+    )
 
 
 def search_on_host(lookup: Lookup, keys: jax.Array, own: np.ndarray) -> dict[str, np.ndarray]:
@@ -70,14 +84,8 @@ def _keys(encode: Encode, parameters: Any, images: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(jax.lax.stop_gradient(encode(parameters, images)))
 
 
-def _over_the_batch(local: Callable, mesh: Mesh, *, arrays: int) -> Callable:
-    """`local(parameters, *arrays)` on each device's part of the batch, compiled."""
+def _over_the_batch(local: Callable, mesh: Mesh, *specs: Any, batched: int) -> Callable:
+    """`local` on each device, compiled: arguments placed as `specs` say, then so many that are split by the batch."""
     batch_axes = PartitionSpec(mesh.axis_names)
-    sharded = jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=(PartitionSpec(), *[batch_axes] * arrays),
-        out_specs=batch_axes,
-        check_vma=False,
-    )
-    return jax.jit(sharded)
+    in_specs = (*specs, *[batch_axes] * batched)
+    return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=batch_axes, check_vma=False))

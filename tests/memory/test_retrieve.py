@@ -10,14 +10,19 @@ import pytest
 
 from rac_jax import config as configs
 from rac_jax import sharding
-from rac_jax.memory import retrieve
-from rac_jax.memory.lookup import Lookup, LookupFailed
-from tests.memory.conftest import make
+from rac_jax.memory import edit, index, manifest, on_device, retrieve, store
+from rac_jax.memory.lookup import KEEP_ALL, Lookup, LookupFailed
+from tests.memory.conftest import RECIPE, add, make
 
 
 def mean_colour_encoder(parameters, images):
     """Stands in for E: flattens the first pixels and projects them to 8 numbers."""
     return images[:, 0, 0:8, 0].astype(jnp.float32) @ parameters["kernel"]
+
+
+def centred(parameters, images):
+    """The same with differences of either sign, which cosine can tell apart."""
+    return mean_colour_encoder(parameters, images) - 127
 
 
 def mesh_of(devices):
@@ -48,6 +53,58 @@ def test_neighbours_are_those_of_a_direct_search_on_any_number_of_devices(memory
         np.testing.assert_array_equal(values, getattr(expected, name))
         assert values.sharding.is_equivalent_to(sharding.batch(mesh), values.ndim)
     lookup.check()
+
+
+@pytest.mark.parametrize("devices, exclude", [(1, "id"), (8, "id"), (8, "first"), (8, "none")])
+def test_the_devices_themselves_find_what_flat_finds(tmp_path, keys, snippets, devices, exclude):
+    """Exact in float32: with rows that are not allowed, for training and evaluation, on a memory that is padded."""
+    for metric in ("cosine", "l2"):
+        recipe = {**RECIPE, "index": {"kind": "flat", "metric": metric}}
+        make(tmp_path / metric, keys[:37], recipe)
+        add(tmp_path / metric, "hidden", keys[3:20] + 0.01)
+        with edit.editing(tmp_path / metric) as editor:
+            editor.set_state("hidden", manifest.DISABLED)
+        memory, mesh = store.read(tmp_path / metric), mesh_of(devices)
+        lookup = Lookup(memory, snippets, 5, 64, exclude)
+        images, own = images_of(keys), np.where(np.arange(40) % 3, np.arange(40), KEEP_ALL).astype(np.int32)
+        placed = sharding.put_batch(mesh, {"image": images, "own": own})
+        program = retrieve.create_on_device(centred, lookup, mesh, "float32")
+        found = program(PARAMETERS, placed["image"], placed["own"])
+        expected = lookup.search(np.asarray(centred(PARAMETERS, images)), own)
+        np.testing.assert_array_equal(found["rows"], expected.rows)
+        np.testing.assert_array_equal(found["tokens"], expected.tokens)
+        np.testing.assert_allclose(found["similarities"], expected.similarities, rtol=1e-4, atol=1e-5)
+        assert found["rows"].sharding.is_equivalent_to(sharding.batch(mesh), 2)
+        assert not np.isin(found["rows"], np.arange(37, 54)).any()
+
+
+@pytest.mark.parametrize("dtype, rounding", [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+def test_rounded_keys_on_the_devices_find_neighbours_as_near_as_rounding_allows(tmp_path, snippets, dtype, rounding):
+    """A key and a query, each rounded, change a cosine by at most twice the rounding, and a rank by twice that."""
+    random = np.random.default_rng(0)
+    keys = random.normal(size=(3000, 4)) @ random.normal(size=(4, 32)) + 0.1 * random.normal(size=(3000, 32))
+    memory = make(tmp_path / "m", keys.astype(np.float32), {**RECIPE, "index": {"kind": "flat", "metric": "cosine"}})
+    lookup = Lookup(memory, snippets, 30, 64, "none")
+    mesh, own = mesh_of(8), np.full(80, KEEP_ALL, np.int32)
+    queries = keys[::37][:80].astype(np.float32) + 0.05
+    placed = sharding.put_batch(mesh, {"image": queries, "own": own})
+    found = retrieve.create_on_device(lambda _, x: x, lookup, mesh, dtype)({}, placed["image"], placed["own"])
+    expected = lookup.search(queries, own)
+    true = np.take_along_axis(index.unit(queries) @ memory.keys.T, np.asarray(found["rows"]), axis=1)
+    assert (true >= expected.similarities - 4 * rounding).all()
+    agreement = np.mean([len(set(a) & set(b)) / 30 for a, b in zip(found["rows"].tolist(), expected.rows, strict=True)])
+    assert agreement > 0.9
+
+
+def test_many_keys_are_compared_in_parts(tmp_path, monkeypatch, snippets):
+    keys = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
+    memory = make(tmp_path / "m", keys, {**RECIPE, "index": {"kind": "flat", "metric": "cosine"}})
+    lookup = Lookup(memory, snippets, 5, 64, "id")
+    monkeypatch.setattr(on_device, "CHUNK", 64)
+    mesh, own = mesh_of(2), np.arange(40, dtype=np.int32)
+    placed = sharding.put_batch(mesh, {"image": keys[:40], "own": own})
+    found = retrieve.create_on_device(lambda _, x: x, lookup, mesh, "float32")({}, placed["image"], placed["own"])
+    np.testing.assert_array_equal(found["rows"], lookup.search(keys[:40], own).rows)
 
 
 def test_each_device_asks_for_its_own_part_of_the_batch(memory, snippets, keys):
@@ -112,9 +169,9 @@ def test_an_error_inside_the_callback_is_one_clear_exception(memory, snippets, k
 
 def test_an_index_that_breaks_while_running(memory, snippets, keys):
     class Gone:
-        d, metric_type, ntotal = 8, 0, 40
+        spec, width = {"metric": "cosine"}, 8
 
-        def search(self, *_, **__):
+        def find(self, *_):
             raise OSError("index file is gone")
 
     lookup = Lookup(dataclasses.replace(memory, index=Gone()), snippets, 5, 64, "none")

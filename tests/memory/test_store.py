@@ -16,7 +16,7 @@ def test_what_was_written_is_read(memory, keys):
     assert tuple(memory.texts) == TEXTS
     assert memory.texts.take(memory.text_of[[0, 10, 39]]) == ["a", "b", "d"]
     assert memory.images[17] == "train17" and memory.images[38:] == ["train38", "train39"]
-    assert len(memory) == memory.index.ntotal == memory.enabled == 40
+    assert len(memory) == len(memory.index) == memory.enabled == 40
     assert memory.allowed() is None
 
 

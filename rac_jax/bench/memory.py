@@ -1,0 +1,371 @@
+"""What the memory costs: looking up, building, storing, and how well its indexes find.
+
+Every figure is a ratio, or is measured beside what it is compared with, in turns, in one process. Recall is measured on
+what a real encoder sees in real images: in independent noise there is nothing near to find. Times of a search are
+measured on made keys, which are said to be so: 365 clusters in a space of 48 dimensions, and a little noise in all.
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import shutil
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import faiss
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from rac_jax import config as configs
+from rac_jax import data, feed, sharding, system
+from rac_jax.data import pipeline
+from rac_jax.data.dataset import Dataset
+from rac_jax.memory import build, columns, edit, index, retrieve, sources, store
+from rac_jax.memory.lookup import KEEP_ALL, Lookup
+from rac_jax.memory.snippets import Snippets
+from rac_jax.models import tokenizers
+
+K, BATCH = 30, 200
+CLUSTERS, DIMENSIONS, NOISE = 365, 48, 0.02
+MILLION, SMALL = 1_000_000, 62_500
+Timed = dict[str, list[float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    rows: int  # made keys
+    width: int
+    rounds: int  # turns of each contender
+    built: int  # images of the build that is timed
+    queries: int  # images whose neighbours are compared with the exact ones
+    image_size: int  # of what E sees, for recall
+
+
+FULL = Sizes(SMALL, 768, 15, 800, 1000, 64)
+QUICK = Sizes(6_000, 128, 5, 64, 100, 32)
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print one table after another."""
+    parser = argparse.ArgumentParser("rac_jax.bench memory", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, not how fast")
+    parser.add_argument("--images", default="", help="class folders (train/, test/), or a zip of them; default: digits")
+    parser.add_argument("--million", action="store_true", help="also a million keys, which takes some minutes to build")
+    options = parser.parse_args(arguments)
+    sizes = QUICK if options.quick else FULL
+    print(f"{os.cpu_count()} cores, {jax.device_count()} × {jax.default_backend()}")
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = _images(options.images, Path(folder))
+        print_lookups(sizes, Path(folder))
+        print_recall(sizes, dataset, Path(folder))
+        print_build(sizes, dataset, Path(folder))
+        if options.million:
+            print_growth(Path(folder))
+
+
+# What is measured against what.
+
+
+def print_lookups(sizes: Sizes, folder: Path) -> None:
+    """Through the callback, a step ahead, on the device; and the assembly of tokens."""
+    keys = made_keys(sizes.rows, sizes.width)
+    memories = {kind: _memory(folder / kind, keys, kind) for kind in ("hnsw", "flat")}
+    queries = made_keys(BATCH, sizes.width, seed=1)
+    config, snippets = _settings(), _snippets()
+    mesh = sharding.make_mesh(config)
+    graph, flat = (Lookup(memory, snippets, K, index.ef_search(config), "id") for memory in memories.values())
+    own = np.full(BATCH, KEEP_ALL, np.int32)
+    placed = sharding.put_batch(mesh, {"image": queries, "own": own})
+    asked = placed["image"], placed["own"]
+    through = retrieve.create(_same, graph, mesh)
+    on_device = {dtype: retrieve.create_on_device(_same, flat, mesh, dtype) for dtype in ("float32", "bfloat16")}
+    contenders: dict[str, Callable[[], Any]] = {
+        "hnsw, FAISS alone": lambda: _faiss_alone(graph, queries),
+        "hnsw, through the callback": lambda: jax.block_until_ready(through({}, *asked)),
+        "flat, FAISS alone": lambda: _faiss_alone(flat, queries),
+    }
+    for dtype, program in on_device.items():
+        contenders[f"device, {dtype}"] = functools.partial(lambda run: jax.block_until_ready(run({}, *asked)), program)
+    times = race(contenders, sizes.rounds, "lookups")
+    print(f"\n{BATCH} queries, k = {K} + 1, {len(keys):,} made keys × {sizes.width}: ms (median of {sizes.rounds})")
+    for name, base in [
+        *((n, "hnsw, FAISS alone") for n in list(times)[:2]),
+        *((n, "flat, FAISS alone") for n in list(times)[2:]),
+    ]:
+        print(f"  {name:<28}{median(times[name]) * 1e3:>9.1f}  {ratio(times, name, base):.2f} × {base}")
+    exact = flat.search(queries, own)
+    for dtype, program in on_device.items():
+        found = jax.device_get(program({}, *asked))
+        same = agreement(found["rows"], exact.rows)
+        gap = float(np.max(exact.similarities - np.sort(_cosines(queries, keys, found["rows"]))[:, ::-1]))
+        print(
+            f"  device, {dtype}: {same:.4f} of flat's neighbours; the others are farther by {max(gap, 0):.0e} at most"
+        )
+    texts = memories["hnsw"].text_of[exact.rows]
+    times = race({"tokens": lambda: snippets.join(texts)}, 20 * sizes.rounds, "tokens")
+    print(f"  tokens of {BATCH} × {K} texts     {median(times['tokens']) * 1e3:>9.2f}")
+    print_pipelined(sizes, graph, mesh, config, queries)
+
+
+def print_pipelined(sizes: Sizes, graph: Lookup, mesh: Any, config: ConfigDict, queries: np.ndarray) -> None:
+    """How much of a lookup a step hides that leaves the host's cores free, as on an accelerator: here it waits."""
+    parts = _parts(config, mesh, graph)
+    own = np.full(BATCH, KEEP_ALL, np.int32)
+    search = median(race({"search": lambda: graph.search(queries, own)}, sizes.rounds, "search")["search"])
+    step = jax.jit(_waiting(1.2 * search))
+    batches = [{"image": queries, "id": np.arange(BATCH, dtype=np.int32)}] * 12
+
+    def run(lookup: str) -> None:
+        config.memory.lookup = lookup
+        for batch, found in feed.feed(parts, batches, split="train", training=False):
+            jax.block_until_ready(step(found["tokens"]))
+            del batch
+
+    def steps_alone() -> None:
+        for _ in batches:
+            jax.block_until_ready(step(jnp.zeros((BATCH, 2), jnp.int32)))
+
+    contenders = {"step": steps_alone, "callback": lambda: run("callback"), "pipelined": lambda: run("pipelined")}
+    times = {
+        name: median(values) / len(batches) for name, values in race(contenders, sizes.rounds, "pipelined").items()
+    }
+    hidden = 1 - (times["pipelined"] - times["step"]) / (times["callback"] - times["step"])
+    print(f"  a step that waits {1e3 * times['step']:.1f} ms: with the callback {1e3 * times['callback']:.1f}, "
+          f"pipelined {1e3 * times['pipelined']:.1f}: {hidden:.0%} of the lookup is hidden")  # fmt: skip
+
+
+def print_recall(sizes: Sizes, dataset: Dataset, folder: Path) -> None:
+    """How many of the 30 truly nearest each index finds, and what a query costs."""
+    config = _settings(sizes.image_size)
+    keys, queries = (_encoded(config, dataset, split) for split in ("train", "test"))
+    queries = queries[:: max(1, len(queries) // sizes.queries)][: sizes.queries]
+    exact = index.build(index.unit(keys), {"kind": "flat", "metric": "cosine"})
+    true, _ = index.search(exact, queries, K, 0)
+    print(f"\nrecall@{K} on EfficientNet-Lite0's keys of {dataset.name}, {len(keys):,} × {keys.shape[1]}, "
+          f"{len(queries)} test images as queries")  # fmt: skip
+    for kind, ef_search in [("hnsw", 0), ("hnsw", 16), ("hnsw_sq", 0), ("ivf_sq", 0), ("flat", 0)]:
+        config.memory.index, config.memory.ef_search = kind, ef_search
+        stored = index.unit(keys).astype(index.precision(config))
+        built = index.build(stored, index.spec(config))
+        search = functools.partial(index.search, built, queries, K, index.ef_search(config))
+        times = race({"search": search}, sizes.rounds, f"{kind}: recall")
+        name = f"{kind}, efSearch {index.ef_search(config)}" if "hnsw" in kind else kind
+        per_query = 1e3 * median(times["search"]) / len(queries)
+        print(f"  {name:<24}{agreement(search()[0], true):>7.4f}{per_query:>9.3f} ms a query")
+    del folder
+
+
+def print_build(sizes: Sizes, dataset: Dataset, folder: Path) -> None:
+    """A whole build beside its two necessary parts: E's forward passes and FAISS's inserts."""
+    size = 224 if sizes is FULL else sizes.image_size
+    config = _settings(size)
+    split = dataset.split("train").select(np.arange(sizes.built) % len(dataset.split("train")))
+    dataset = dataclasses.replace(dataset, splits={**dataset.splits, "train": split})
+    mesh = sharding.make_mesh(config)
+    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    recipe = build.make_recipe(config, encoder)
+    batches = list(_batches(config, dataset, "train"))
+    compiled = jax.jit(encode, out_shardings=sharding.replicated(mesh))
+    placed = [sharding.put_batch(mesh, {"image": batch["image"]})["image"] for batch in batches]
+    keys = np.concatenate([np.asarray(compiled(parameters, images)) for images in placed])[: len(split)]
+
+    def necessary() -> None:
+        for images in placed:
+            jax.block_until_ready(compiled(parameters, images))
+        graph = faiss.IndexHNSWFlat(keys.shape[1], config.memory.hnsw_m, faiss.METRIC_INNER_PRODUCT)
+        graph.hnsw.efConstruction = config.memory.ef_construction
+        graph.add(index.unit(keys))
+
+    def whole() -> None:
+        shutil.rmtree(folder / "built", ignore_errors=True)
+        content = sources.of_split(dataset, "train")
+        build.add(config, recipe, "train", content, encode, parameters, folder=folder / "built", mesh=mesh)
+
+    times = race({"forward and insert": necessary, "build": whole}, 3, "build")
+    seconds, against = median(times["build"]), ratio(times, "build", "forward and insert")
+    print(
+        f"\na memory of {len(split)} images of {dataset.name}, {size} pixels, batches of {config.memory.encode_batch}"
+    )
+    print(f"  built in {seconds:.1f} s, {against:.2f} × E's forward passes and FAISS's inserts")
+
+
+def print_growth(folder: Path) -> None:
+    """What 16 times as many keys cost, in time and bytes."""
+    width, m = 128, 32
+    spec = {"kind": "hnsw_sq", "metric": "cosine", "m": m, "ef_construction": 40}
+    queries = made_keys(BATCH, width, seed=1)
+    contenders: dict[str, Callable[[], Any]] = {}
+    for rows in (SMALL, MILLION):
+        keys = made_keys(rows, width).astype(np.float16)
+        started = time.perf_counter()
+        graph = index.build(keys, spec)
+        print(f"\nhnsw_sq of {rows:,} made keys × {width}: built in {time.perf_counter() - started:.0f} s")
+        flat = index.build(keys.astype(np.float32), {"kind": "flat", "metric": "cosine"})
+        contenders[f"hnsw_sq {rows:,}"] = functools.partial(index.search, graph, queries, K + 1, 120)
+        contenders[f"flat {rows:,}"] = functools.partial(index.search, flat, queries, K + 1, 0)
+        true, found = contenders[f"flat {rows:,}"]()[0], contenders[f"hnsw_sq {rows:,}"]()[0]
+        print(f"  recall@{K + 1} {agreement(found, true):.4f}")
+        index.write(graph, folder / "index")
+    times = race(contenders, 9, "growth")
+    for kind in ("hnsw_sq", "flat"):
+        small, large = f"{kind} {SMALL:,}", f"{kind} {MILLION:,}"
+        before, after = (1e3 * median(times[name]) / BATCH for name in (small, large))
+        print(
+            f"  {kind:<8} {before:.3f} -> {after:.3f} ms a query, {ratio(times, large, small):.1f} × for 16 × the keys"
+        )
+    links = (folder / "index").stat().st_size
+    total = links + MILLION * 768 * 2
+    print(f"  a million keys × 768 in float16, once, and the graph's file ({links / 1e9:.2f} GB): {total / 1e9:.2f} GB")
+
+
+# Measuring.
+
+
+def race(contenders: dict[str, Callable[[], Any]], rounds: int, title: str) -> Timed:
+    """Seconds of each, taking turns; the first turn of each is not counted."""
+    times: Timed = {name: [] for name in contenders}
+    for number in tqdm(range(rounds + 1), desc=title, leave=False):
+        for name, run in contenders.items():
+            started = time.perf_counter()
+            run()
+            if number:
+                times[name].append(time.perf_counter() - started)
+    return times
+
+
+def median(seconds: list[float]) -> float:
+    return float(np.median(seconds))
+
+
+def ratio(times: Timed, name: str, base: str) -> float:
+    """The median over the turns of one's time to the other's in the same turn."""
+    return float(np.median(np.divide(times[name], times[base])))
+
+
+def agreement(found: np.ndarray, true: np.ndarray) -> float:
+    """Which share of the true neighbours [B, k] was found."""
+    return float(np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found, true, strict=True)]))
+
+
+# What is measured on.
+
+
+def made_keys(rows: int, width: int, seed: int = 0) -> np.ndarray:
+    """Unit vectors in clusters: [rows, width] float32. Those of another seed lie in the same clusters."""
+    shared, random = np.random.default_rng(0), np.random.default_rng([seed, rows])
+    basis = shared.normal(size=(DIMENSIONS, width)).astype(np.float32) / DIMENSIONS**0.5
+    centres = shared.normal(size=(CLUSTERS, DIMENSIONS)).astype(np.float32)
+    result = np.empty((rows, width), np.float32)
+    for start in range(0, rows, 2**16):
+        part = result[start : start + 2**16]
+        near = centres[random.integers(0, CLUSTERS, len(part))] + random.normal(size=(len(part), DIMENSIONS), scale=0.5)
+        part[:] = near.astype(np.float32) @ basis + NOISE * random.normal(size=part.shape)
+    return index.unit(result)
+
+
+def _cosines(queries: np.ndarray, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.einsum("bd,bkd->bk", index.unit(queries), keys[rows])
+
+
+def _faiss_alone(lookup: Lookup, queries: np.ndarray) -> None:
+    finder = lookup.memory.index.finder
+    params = None
+    if isinstance(finder, faiss.IndexHNSW):
+        params = faiss.SearchParametersHNSW(efSearch=lookup.ef_search)
+    finder.search(queries, K + 1, params=params)
+
+
+def _same(_: Any, queries: jax.Array) -> jax.Array:
+    """In E's place, for the lookup alone."""
+    return queries
+
+
+def _waiting(seconds: float) -> Callable[[jax.Array], jax.Array]:
+    def wait(tokens: Any) -> np.ndarray:
+        time.sleep(seconds)
+        return np.zeros((), np.int32)
+
+    return lambda tokens: jax.pure_callback(wait, jax.ShapeDtypeStruct((), jnp.int32), tokens)
+
+
+def _settings(image_size: int = 64) -> ConfigDict:
+    config = configs.default()
+    config.data.image_size, config.data.crop = image_size, 1.0
+    config.model.encoder, config.model.encoder_weights = "efficientnet_lite0", "efficientnet_lite0:imagenet"
+    config.model.dtype = "float32"
+    config.memory.k = K
+    return config
+
+
+def _snippets() -> Snippets:
+    """365 names of one to three words."""
+    names = ["art gallery", "bedroom", "airport terminal", "church indoor", "field wild", "bamboo forest", "kitchen"]
+    return Snippets.tokenise([names[i % len(names)] for i in range(CLUSTERS)], tokenizers.clip())
+
+
+def _memory(folder: Path, keys: np.ndarray, kind: str) -> store.Memory:
+    spec = {"kind": kind, "metric": "cosine"} | ({"m": 32, "ef_construction": 40} if kind == "hnsw" else {})
+    edit.create(folder, {"keys": "float32", "index": spec}, width=keys.shape[1])
+    texts = [str(i % CLUSTERS) for i in range(len(keys))]
+    with edit.editing(folder) as editor:
+        editor.start("made", rows=len(keys), fingerprint="made", origin="bench")
+        editor.append(keys)
+        editor.finish(columns.make(pa.array(texts), [str(i) for i in range(len(keys))]))
+    return store.read(folder)
+
+
+def _parts(config: ConfigDict, mesh: Any, lookup: Lookup) -> system.System:
+    retrieval = system.Retrieval(
+        parameters={},
+        lookup=lookup,
+        program=retrieve.create(_same, lookup, mesh),
+        encode=retrieve.create_keys(_same, mesh),
+        recipe={},
+        cache=Path(),
+        whole=0.0,
+        train_fingerprint="",
+        row_class=jnp.zeros(0, jnp.int32),
+    )
+    nothing: Any = None
+    return system.System(config, mesh, nothing, retrieval, nothing, nothing)
+
+
+def _images(path: str, folder: Path) -> Dataset:
+    config = _settings()
+    if path:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(folder / "images")
+            path = str(folder / "images")
+        config.data.name, config.data.root = "folder", path
+    else:
+        print("no --images given: recall and build are measured on scikit-learn's digits")
+    return data.create(config)
+
+
+def _batches(config: ConfigDict, dataset: Dataset, split: str) -> Iterator[dict[str, np.ndarray]]:
+    size = config.memory.encode_batch
+    return pipeline.eval_batches(dataset.split(split), data.eval_transform(config), batch_size=size)
+
+
+def _encoded(config: ConfigDict, dataset: Dataset, split: str) -> np.ndarray:
+    mesh = sharding.make_mesh(config)
+    _, encode, parameters = system.frozen_encoder(config, mesh)
+    images = dataset.split(split)
+    with tqdm(total=len(images), desc=f"encode {split}", unit="img", leave=False) as bar:
+        keys = []
+        for part in build.encode_images(config, images, encode, parameters, mesh):
+            keys.append(part)
+            bar.update(len(part))
+    return np.concatenate(keys)

@@ -1,0 +1,179 @@
+"""Indexes by FAISS, over keys that stay where they are.
+
+kind       finds a query's neighbours                     stores, beside the keys
+flat       exactly, by reading all keys                   nothing
+hnsw       along a graph of links between neighbours      4 · 2m bytes a row and a little more
+hnsw_sq    the same, over float16 keys                    the same
+ivf_sq     by reading the lists with the nearest centres  each key again, in float16
+
+Keys are kept once, in the memory's own file: FAISS reads them in place, and an index's file holds only what it adds.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from tqdm import tqdm
+
+METRICS = {"cosine": faiss.METRIC_INNER_PRODUCT, "l2": faiss.METRIC_L2}
+HALF = faiss.ScalarQuantizer.QT_fp16
+CHUNK = 2**16  # keys that are converted to float32 at once
+SAME_GRAPH_UP_TO = 20_000  # rows: built by one thread; with more threads, links depend on which comes first
+MIN_PROBES, PROBES = 8, 1.0  # lists that a search reads: this number times the root of all, and at least so many
+WIDEST = 16  # times as many candidates as usual, when only some of the rows are allowed; beyond, all allowed are read
+
+
+@dataclasses.dataclass
+class FaissIndex:
+    """An open index."""
+
+    spec: dict[str, Any]
+    finder: Any  # the graph or the lists; for flat, `exact` itself
+    exact: Any  # all keys, compared one by one
+    keys: np.ndarray | None  # what `exact` reads in place; None where it has a copy
+
+    def __post_init__(self) -> None:
+        self._selected: tuple[np.ndarray, Any, int] | None = None
+
+    @property
+    def width(self) -> int:
+        return self.exact.d
+
+    def __len__(self) -> int:
+        return self.finder.ntotal
+
+    def find(
+        self, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `index.search`; the queries are float32, contiguous, and of unit length for cosine."""
+        selector, count = (None, len(self)) if allowed is None else self._selection(allowed)
+        read_all = faiss.SearchParameters(sel=selector)
+        if self.finder is self.exact or count * WIDEST < len(self):
+            distances, rows = self.exact.search(queries, k, params=read_all)
+        else:
+            wider = len(self) / max(count, 1)  # candidates that are not allowed take up room too
+            distances, rows = self.finder.search(queries, k, params=self._parameters(ef_search, wider, selector))
+            short = np.flatnonzero((rows >= 0).sum(axis=1) < min(k, count))
+            if len(short):
+                distances[short], rows[short] = self.exact.search(queries[short], k, params=read_all)
+        return rows, -distances if self.exact.metric_type == faiss.METRIC_L2 else distances
+
+    def _parameters(self, ef_search: int, wider: float, selector: Any) -> Any:
+        if isinstance(self.finder, faiss.IndexHNSW):
+            return faiss.SearchParametersHNSW(efSearch=round(wider * ef_search), sel=selector)
+        lists = self.finder.nlist
+        probes = min(lists, round(wider * max(MIN_PROBES, PROBES * lists**0.5)))
+        return faiss.SearchParametersIVF(nprobe=probes, sel=selector)
+
+    def _selection(self, allowed: np.ndarray) -> tuple[Any, int]:
+        """FAISS's selector of the allowed rows and their number; made once for an array that comes again."""
+        if self._selected is None or self._selected[0] is not allowed:
+            bitmap: Any = np.packbits(allowed, bitorder="little")
+            selector = faiss.IDSelectorBitmap(bitmap)
+            self._selected = allowed, selector, int(np.count_nonzero(allowed))
+        return self._selected[1:]
+
+    def add(self, keys: np.ndarray) -> None:
+        """Further keys, which get the rows after the last. The index was built, or read to be added to."""
+        if self.keys is not None:
+            copy = _added(_empty(self.keys.shape[1], self.keys.dtype, self.exact.metric_type), self.keys)
+            self.finder = copy if self.finder is self.exact else self.finder
+            self.exact, self.keys = copy, None
+        _added(self.finder, keys)
+        if isinstance(self.finder, faiss.IndexIVF):  # its lists have their own copies; a graph's storage is `exact`
+            _added(self.exact, keys)
+
+    def stored(self) -> np.ndarray:
+        """All its keys."""
+        return self.exact.reconstruct_n(0, len(self)) if self.keys is None else self.keys
+
+    def write(self, path: Path) -> None:
+        """What it adds to the keys, in one file."""
+        if self.finder is self.exact:
+            faiss.write_index(_empty(self.width, np.dtype(np.float32), self.exact.metric_type), str(path))
+        else:
+            faiss.write_index(self.finder, str(path), faiss.IO_FLAG_SKIP_STORAGE)
+
+
+def build(keys: np.ndarray, kind: str, spec: dict[str, Any]) -> FaissIndex:
+    """An index of keys [N, D], as a memory keeps them."""
+    metric, width = METRICS[spec["metric"]], keys.shape[1]
+    exact = _in_place(keys, metric)
+    if kind == "flat":
+        return FaissIndex(spec, exact, exact, keys)
+    if kind == "ivf_sq":
+        return FaissIndex(spec, _added(_trained_lists(keys, metric), keys), exact, keys)
+    if keys.dtype == np.float16:
+        graph: faiss.IndexHNSW = faiss.IndexHNSWSQ(width, HALF, spec["m"], metric)
+    else:
+        graph = faiss.IndexHNSWFlat(width, spec["m"], metric)
+    graph.hnsw.efConstruction = spec["ef_construction"]
+    return FaissIndex(spec, _added(graph, keys), faiss.downcast_index(graph.storage), None)
+
+
+def read(path: Path, keys: np.ndarray, kind: str, spec: dict[str, Any], *, writable: bool) -> FaissIndex:
+    """The index in a file over its memory's keys [N, D], all of it mapped unless it is to be added to."""
+    metric = METRICS[spec["metric"]]
+    exact = _in_place(keys, metric)
+    if kind == "flat":
+        return FaissIndex(spec, exact, exact, keys)
+    if kind == "ivf_sq":
+        lists = faiss.read_index(str(path), 0 if writable else faiss.IO_FLAG_MMAP)
+        return FaissIndex(spec, lists, exact, keys)
+    graph = faiss.read_index(str(path), 0 if writable else faiss.IO_FLAG_MMAP_IFC)
+    kept: np.ndarray | None = keys
+    if writable:
+        exact, kept = _added(_empty(keys.shape[1], keys.dtype, metric), keys), None
+    graph.storage, graph.own_fields = exact, False
+    return FaissIndex(spec, graph, exact, kept)
+
+
+def _empty(width: int, dtype: np.dtype, metric: int) -> faiss.Index:
+    if dtype == np.float16:
+        return faiss.IndexScalarQuantizer(width, HALF, metric)
+    return faiss.IndexFlat(width, metric)
+
+
+def _in_place(keys: np.ndarray, metric: int) -> faiss.Index:
+    """All keys as an index that reads them where they are; they must outlive it."""
+    if not keys.flags.c_contiguous:
+        raise ValueError("keys must be one contiguous array")
+    exact = _empty(keys.shape[1], keys.dtype, metric)
+    codes = faiss.MaybeOwnedVectorUInt8
+    nobody = codes()  # its owner is none, which is what a view of memory that FAISS does not own wants
+    address = faiss.cast_integer_to_void_ptr(keys.ctypes.data)
+    exact.codes = codes.create_view(address, keys.nbytes, nobody.owner)
+    exact.ntotal = len(keys)
+    return exact
+
+
+def _trained_lists(keys: np.ndarray, metric: int) -> faiss.Index:
+    """Empty lists, 4 √N of them but none too short, around the centres of a sample of the keys."""
+    number = max(1, min(round(4 * len(keys) ** 0.5), len(keys) // 40))
+    centres = faiss.IndexFlat(keys.shape[1], metric)
+    lists = faiss.IndexIVFScalarQuantizer(centres, keys.shape[1], number, HALF, metric, False)
+    lists.train(np.ascontiguousarray(keys[:: max(1, len(keys) // (64 * number))], np.float32))
+    return lists
+
+
+def _added(index: faiss.Index, keys: np.ndarray) -> faiss.Index:
+    """The index after `keys` were added to it, a part at a time."""
+    with _threads(1 if index.ntotal + len(keys) <= SAME_GRAPH_UP_TO else faiss.omp_get_max_threads()):
+        parts = range(0, len(keys), CHUNK)
+        for start in tqdm(parts, desc="memory: index", unit_scale=CHUNK, unit="key", disable=len(parts) < 2):
+            index.add(np.ascontiguousarray(keys[start : start + CHUNK], np.float32))
+    return index
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(number)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)

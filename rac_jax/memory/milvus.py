@@ -1,0 +1,157 @@
+"""A memory's keys in a Milvus collection: past one machine's memory, and asked over the network.
+
+The memory's folder stays what it is; in place of FAISS's file lies one that names the collection. Its fields are `row`,
+the primary key, and `key`. Rows are written by number, so a change that was interrupted can be made again; what it left
+behind, rows after the memory's last or a collection that no memory names, is never read (and may be dropped by hand).
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from tqdm import tqdm
+
+WRITTEN, ASKED = 2_000, 1_000  # rows, queries in one call
+WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts
+TIMEOUT = 30.0  # seconds for one attempt
+NOT_FOUND = 100  # Milvus's code for a collection that is not there
+METRICS = {"cosine": "COSINE", "l2": "L2"}
+
+T = TypeVar("T")
+
+
+class MilvusFailed(RuntimeError):
+    """The server does not answer, or not as it should; the message says what would help."""
+
+
+@dataclasses.dataclass
+class MilvusIndex:
+    """The rows of a memory in a collection."""
+
+    spec: dict[str, Any]
+    collection: str
+    rows: int
+    width: int
+    client: Any
+    more_there: bool = False  # rows in the collection that are not, or not yet, the memory's
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def find(
+        self, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `index.search`; the server searches its own graph."""
+        rows = np.full((len(queries), k), -1, np.int64)
+        similarities = np.zeros((len(queries), k), np.float32)
+        if allowed is None and self.more_there:
+            allowed = np.ones(self.rows, bool)
+        kept = "" if allowed is None else within(allowed)
+        for start in range(0, len(queries), ASKED):
+            hits = self._ask(
+                "search",
+                data=list(queries[start : start + ASKED]),
+                limit=k,
+                filter=kept,
+                output_fields=["row"],
+                search_params={"params": {"ef": max(ef_search, k)}},
+            )
+            for number, hit in enumerate(hits, start):
+                rows[number, : len(hit.ids)] = hit.ids
+                similarities[number, : len(hit.ids)] = hit.distances
+        return rows, similarities if self.spec["metric"] == "cosine" else -similarities
+
+    def add(self, keys: np.ndarray) -> None:
+        """Further keys, which get the rows after the last."""
+        starts = range(0, len(keys), WRITTEN)
+        for start in tqdm(starts, desc="milvus: write", unit_scale=WRITTEN, unit="row", disable=len(starts) < 10):
+            part = np.asarray(keys[start : start + WRITTEN], np.float32)
+            self._ask("upsert", data=[{"row": self.rows + i, "key": key} for i, key in enumerate(part, start)])
+        self._ask("flush")
+        self.rows += len(keys)
+
+    def write(self, path: Path) -> None:
+        """Where the collection is."""
+        path.write_text(json.dumps({"uri": self.spec["uri"], "collection": self.collection}) + "\n")
+
+    def _count(self, among: str) -> int:
+        return self._ask("query", filter=among, output_fields=["count(*)"])[0]["count(*)"]
+
+    def _ask(self, method: str, **arguments: Any) -> Any:
+        arguments |= {"collection_name": self.collection, "timeout": TIMEOUT}
+        return _patiently(self.spec["uri"], lambda: getattr(self.client, method)(**arguments))
+
+
+def build(keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
+    """A new collection of keys [N, D]."""
+    from pymilvus import DataType, MilvusClient
+
+    client, name = _connect(spec["uri"]), f"rac_jax_{uuid.uuid4().hex}"
+    schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("row", DataType.INT64, is_primary=True)
+    schema.add_field("key", DataType.FLOAT_VECTOR, dim=keys.shape[1])
+    graph = client.prepare_index_params()
+    params = {"M": spec["m"], "efConstruction": spec["ef_construction"]}
+    graph.add_index("key", index_type="HNSW", metric_type=METRICS[spec["metric"]], params=params)
+    create = {"schema": schema, "index_params": graph, "consistency_level": "Strong", "timeout": TIMEOUT}
+    _patiently(spec["uri"], lambda: client.create_collection(name, **create))
+    index = MilvusIndex(spec, name, 0, keys.shape[1], client)
+    index.add(keys)
+    return index
+
+
+def read(path: Path, keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
+    """The collection that a file names, which must hold a row for each of the memory's keys [N, D]."""
+    name = json.loads(path.read_text())["collection"]
+    index = MilvusIndex(spec, name, len(keys), keys.shape[1], _connect(spec["uri"]))
+    index._ask("load_collection")
+    there = index._count(f"row < {len(keys)}")
+    if there != len(keys):
+        raise MilvusFailed(f"{spec['uri']} holds {there} of the {len(keys)} rows of {name}; build the memory anew")
+    index.more_there = index._count("") > len(keys)
+    return index
+
+
+def within(allowed: np.ndarray) -> str:
+    """Milvus's expression for the allowed rows [N]; there are few ranges of them, for a source is one."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], allowed, [False]]).astype(np.int8)))
+    ranges = [f"(row >= {start} and row < {stop})" for start, stop in edges.reshape(-1, 2)]
+    return " or ".join(ranges) or "row < 0"
+
+
+def _connect(uri: str) -> Any:
+    try:
+        from pymilvus import MilvusClient
+    except ImportError as error:
+        raise MilvusFailed(
+            "config.memory.index is 'milvus', which needs: pip install -r requirements-milvus.txt"
+        ) from error
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what goes wrong is raised, and said once
+    token = os.environ.get("MILVUS_TOKEN", "")
+    return _patiently(uri, lambda: MilvusClient(uri=uri, token=token, timeout=TIMEOUT))
+
+
+def _patiently(uri: str, ask: Callable[[], T]) -> T:
+    """What the server answers, if need be after some attempts, with longer and longer waits between them."""
+    from pymilvus.exceptions import MilvusException
+
+    for wait in (*WAITS, None):
+        try:
+            return ask()
+        except MilvusException as error:
+            if error.code == NOT_FOUND:
+                raise MilvusFailed(f"{uri} has no such collection ({error}); build the memory anew") from error
+            if wait is None:
+                raise MilvusFailed(
+                    f"the Milvus server at {uri} does not answer ({error}); "
+                    "start it, or name another in config.memory.milvus_uri"
+                ) from error
+            time.sleep(wait)
+    raise AssertionError("not reached")
