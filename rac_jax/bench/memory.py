@@ -28,15 +28,16 @@ from tqdm import tqdm
 from rac_jax import config as configs
 from rac_jax import data, feed, sharding, system
 from rac_jax.data import pipeline
-from rac_jax.data.dataset import Dataset
+from rac_jax.data.dataset import Dataset, Split
 from rac_jax.memory import build, columns, edit, index, retrieve, sources, store
 from rac_jax.memory.lookup import KEEP_ALL, Lookup
 from rac_jax.memory.snippets import Snippets
 from rac_jax.models import tokenizers
 
+PARTS = ("lookups", "recall", "build", "growth")  # the last takes minutes: it indexes a million keys
 K, BATCH = 30, 200
+EF_SEARCH = 120  # the default for this k
 CLUSTERS, DIMENSIONS, NOISE = 365, 48, 0.02
-MILLION, SMALL = 1_000_000, 62_500
 Timed = dict[str, list[float]]
 
 
@@ -50,28 +51,33 @@ class Sizes:
     built: int  # images of the build that is timed
     queries: int  # images whose neighbours are compared with the exact ones
     image_size: int  # of what E sees, for recall
+    grown: int  # made keys, 16 times as many as those they are compared with
 
 
-FULL = Sizes(SMALL, 768, 15, 800, 1000, 64)
-QUICK = Sizes(6_000, 128, 5, 64, 100, 32)
+FULL = Sizes(62_500, 768, 15, 256, 1000, 64, 1_000_000)
+QUICK = Sizes(6_000, 128, 5, 64, 100, 32, 16_000)
 
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Print one table after another."""
     parser = argparse.ArgumentParser("rac_jax.bench memory", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, not how fast")
     parser.add_argument("--images", default="", help="class folders (train/, test/), or a zip of them; default: digits")
-    parser.add_argument("--million", action="store_true", help="also a million keys, which takes some minutes to build")
     options = parser.parse_args(arguments)
-    sizes = QUICK if options.quick else FULL
+    sizes, parts = QUICK if options.quick else FULL, options.parts or PARTS
     print(f"{os.cpu_count()} cores, {jax.device_count()} × {jax.default_backend()}")
     with tempfile.TemporaryDirectory() as folder:
-        dataset = _images(options.images, Path(folder))
-        print_lookups(sizes, Path(folder))
-        print_recall(sizes, dataset, Path(folder))
-        print_build(sizes, dataset, Path(folder))
-        if options.million:
-            print_growth(Path(folder))
+        if "lookups" in parts:
+            print_lookups(sizes, Path(folder))
+        if "recall" in parts or "build" in parts:
+            dataset = _images(options.images, Path(folder))
+        if "recall" in parts:
+            print_recall(sizes, dataset)
+        if "build" in parts:
+            print_build(sizes, dataset, Path(folder))
+        if "growth" in parts:
+            print_growth(sizes, Path(folder))
 
 
 # What is measured against what.
@@ -145,11 +151,12 @@ def print_pipelined(sizes: Sizes, graph: Lookup, mesh: Any, config: ConfigDict, 
           f"pipelined {1e3 * times['pipelined']:.1f}: {hidden:.0%} of the lookup is hidden")  # fmt: skip
 
 
-def print_recall(sizes: Sizes, dataset: Dataset, folder: Path) -> None:
+def print_recall(sizes: Sizes, dataset: Dataset) -> None:
     """How many of the 30 truly nearest each index finds, and what a query costs."""
     config = _settings(sizes.image_size)
-    keys, queries = (_encoded(config, dataset, split) for split in ("train", "test"))
-    queries = queries[:: max(1, len(queries) // sizes.queries)][: sizes.queries]
+    some = np.linspace(0, len(dataset.split("test")) - 1, sizes.queries).astype(int)
+    keys = _encoded(config, dataset.split("train"))
+    queries = _encoded(config, dataset.split("test").select(np.unique(some)))
     exact = index.build(index.unit(keys), {"kind": "flat", "metric": "cosine"})
     true, _ = index.search(exact, queries, K, 0)
     print(f"\nrecall@{K} on EfficientNet-Lite0's keys of {dataset.name}, {len(keys):,} × {keys.shape[1]}, "
@@ -163,7 +170,6 @@ def print_recall(sizes: Sizes, dataset: Dataset, folder: Path) -> None:
         name = f"{kind}, efSearch {index.ef_search(config)}" if "hnsw" in kind else kind
         per_query = 1e3 * median(times["search"]) / len(queries)
         print(f"  {name:<24}{agreement(search()[0], true):>7.4f}{per_query:>9.3f} ms a query")
-    del folder
 
 
 def print_build(sizes: Sizes, dataset: Dataset, folder: Path) -> None:
@@ -200,33 +206,34 @@ def print_build(sizes: Sizes, dataset: Dataset, folder: Path) -> None:
     print(f"  built in {seconds:.1f} s, {against:.2f} × E's forward passes and FAISS's inserts")
 
 
-def print_growth(folder: Path) -> None:
+def print_growth(sizes: Sizes, folder: Path) -> None:
     """What 16 times as many keys cost, in time and bytes."""
-    width, m = 128, 32
-    spec = {"kind": "hnsw_sq", "metric": "cosine", "m": m, "ef_construction": 40}
+    width, few = 128, sizes.grown // 16
+    spec = {"kind": "hnsw_sq", "metric": "cosine", "m": 32, "ef_construction": 40}
     queries = made_keys(BATCH, width, seed=1)
     contenders: dict[str, Callable[[], Any]] = {}
-    for rows in (SMALL, MILLION):
+    print(f"\n{few:,} and {sizes.grown:,} made keys × {width}, {BATCH} queries, k = {K} + 1")
+    for rows in (few, sizes.grown):
         keys = made_keys(rows, width).astype(np.float16)
         started = time.perf_counter()
         graph = index.build(keys, spec)
-        print(f"\nhnsw_sq of {rows:,} made keys × {width}: built in {time.perf_counter() - started:.0f} s")
+        seconds = time.perf_counter() - started
         flat = index.build(keys.astype(np.float32), {"kind": "flat", "metric": "cosine"})
-        contenders[f"hnsw_sq {rows:,}"] = functools.partial(index.search, graph, queries, K + 1, 120)
-        contenders[f"flat {rows:,}"] = functools.partial(index.search, flat, queries, K + 1, 0)
-        true, found = contenders[f"flat {rows:,}"]()[0], contenders[f"hnsw_sq {rows:,}"]()[0]
-        print(f"  recall@{K + 1} {agreement(found, true):.4f}")
-        index.write(graph, folder / "index")
-    times = race(contenders, 9, "growth")
+        contenders[f"hnsw_sq {rows}"] = functools.partial(index.search, graph, queries, K + 1, EF_SEARCH)
+        contenders[f"flat {rows}"] = functools.partial(index.search, flat, queries, K + 1, 0)
+        recall = agreement(contenders[f"hnsw_sq {rows}"]()[0], contenders[f"flat {rows}"]()[0])
+        print(f"  hnsw_sq of {rows:,}: built in {seconds:.0f} s, recall@{K + 1} {recall:.4f}")
+    times = race(contenders, sizes.rounds, "growth")
     for kind in ("hnsw_sq", "flat"):
-        small, large = f"{kind} {SMALL:,}", f"{kind} {MILLION:,}"
+        small, large = f"{kind} {few}", f"{kind} {sizes.grown}"
         before, after = (1e3 * median(times[name]) / BATCH for name in (small, large))
         print(
             f"  {kind:<8} {before:.3f} -> {after:.3f} ms a query, {ratio(times, large, small):.1f} × for 16 × the keys"
         )
-    links = (folder / "index").stat().st_size
-    total = links + MILLION * 768 * 2
-    print(f"  a million keys × 768 in float16, once, and the graph's file ({links / 1e9:.2f} GB): {total / 1e9:.2f} GB")
+    index.write(graph, folder / "index")
+    links = (folder / "index").stat().st_size / sizes.grown  # a row's, whatever its key's width
+    total = 1e6 * (links + 768 * 2) / 1e9
+    print(f"  a million float16 keys × 768, once, and {links:.0f} bytes of links a row: {total:.2f} GB")
 
 
 # Measuring.
@@ -359,11 +366,10 @@ def _batches(config: ConfigDict, dataset: Dataset, split: str) -> Iterator[dict[
     return pipeline.eval_batches(dataset.split(split), data.eval_transform(config), batch_size=size)
 
 
-def _encoded(config: ConfigDict, dataset: Dataset, split: str) -> np.ndarray:
+def _encoded(config: ConfigDict, images: Split) -> np.ndarray:
     mesh = sharding.make_mesh(config)
     _, encode, parameters = system.frozen_encoder(config, mesh)
-    images = dataset.split(split)
-    with tqdm(total=len(images), desc=f"encode {split}", unit="img", leave=False) as bar:
+    with tqdm(total=len(images), desc=f"encode {images.name}", unit="img", leave=False) as bar:
         keys = []
         for part in build.encode_images(config, images, encode, parameters, mesh):
             keys.append(part)
