@@ -82,3 +82,17 @@ def test_cached_neighbours_for_evaluation_are_others_than_for_training(parts):
     found = fed(parts, "cached", plain, training=False)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     np.testing.assert_array_equal(found[0][1]["rows"][:, 0], np.arange(16))
+
+
+def test_on_the_devices_the_same_neighbours_are_found_as_by_a_flat_index(tmp_path):
+    found = {}
+    for kind in ("flat", "device"):
+        config = tiny.config()
+        config.memory.index, config.memory.device_dtype = kind, "float32"
+        config.memory.dir = str(tmp_path / "memory")  # the devices want no index of their own: it is the same memory
+        parts = system.create(config, tmp_path)
+        found[kind] = fed(parts, "callback", train_batches(parts, 2))
+    for (_, device), (_, flat) in zip(found["device"], found["flat"], strict=True):
+        np.testing.assert_array_equal(device["rows"], flat["rows"])
+        np.testing.assert_array_equal(device["tokens"], flat["tokens"])
+        np.testing.assert_allclose(device["similarities"], flat["similarities"], rtol=1e-5)

@@ -23,7 +23,7 @@ METRICS = {"cosine": faiss.METRIC_INNER_PRODUCT, "l2": faiss.METRIC_L2}
 HALF = faiss.ScalarQuantizer.QT_fp16
 CHUNK = 2**16  # keys that are converted to float32 at once
 SAME_GRAPH_UP_TO = 20_000  # rows: built by one thread; with more threads, links depend on which comes first
-MIN_PROBES, PROBES = 8, 1.0  # lists that a search reads: this number times the root of all, and at least so many
+FEWEST_PROBES = 8  # lists that a search reads: the root of their number, and at least so many
 WIDEST = 16  # times as many candidates as usual, when only some of the rows are allowed; beyond, all allowed are read
 
 
@@ -66,16 +66,16 @@ class FaissIndex:
         if isinstance(self.finder, faiss.IndexHNSW):
             return faiss.SearchParametersHNSW(efSearch=round(wider * ef_search), sel=selector)
         lists = self.finder.nlist
-        probes = min(lists, round(wider * max(MIN_PROBES, PROBES * lists**0.5)))
+        probes = min(lists, round(wider * max(FEWEST_PROBES, lists**0.5)))
         return faiss.SearchParametersIVF(nprobe=probes, sel=selector)
 
     def _selection(self, allowed: np.ndarray) -> tuple[Any, int]:
         """FAISS's selector of the allowed rows and their number; made once for an array that comes again."""
-        if self._selected is None or self._selected[0] is not allowed:
-            bitmap: Any = np.packbits(allowed, bitorder="little")
-            selector = faiss.IDSelectorBitmap(bitmap)
-            self._selected = allowed, selector, int(np.count_nonzero(allowed))
-        return self._selected[1:]
+        selected = self._selected  # several threads may search
+        if selected is None or selected[0] is not allowed:
+            selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+            selected = self._selected = allowed, selector, int(np.count_nonzero(allowed))
+        return selected[1:]
 
     def add(self, keys: np.ndarray) -> None:
         """Further keys, which get the rows after the last. The index was built, or read to be added to."""
