@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
@@ -160,7 +160,7 @@ def _search(folder: Path, images: list[str]) -> None:
     _checked_recipe(folder, config, encoder)
     transform, nothing = data.eval_transform(config), np.random.default_rng(0)
     shown = np.stack([transform(image, nothing) for image in pixels])
-    keys = np.asarray(encode(parameters, jnp.asarray(shown)), np.float32)
+    keys = np.asarray(jax.jit(encode)(parameters, shown), np.float32)
     config.memory.k = K.value
     found, similarities = index.search(memory.index, keys, K.value, index.ef_search(config), memory.allowed())
     strips = []
