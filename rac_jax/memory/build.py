@@ -85,8 +85,6 @@ def add(
     mesh: Mesh,
 ) -> None:
     """Add a source, or go on with it. Of many processes all encode and the first writes, where all can read."""
-    if _is_inside(folder, name, content):
-        return
     width = _width(config, encode, parameters)
     processes.wait()  # nobody looks at what the first then changes
     with _editing(folder, recipe, width, config) as editor:
@@ -101,19 +99,9 @@ def add(
                 if editor:
                     _append(editor, keys, content, done)
                 done += len(keys)
-        if editor:
+        if editor and editor.manifest.unfinished():
             editor.finish(content.columns)
     processes.wait()
-
-
-def _is_inside(folder: Path, name: str, content: Content) -> bool:
-    """Was this very source added before?"""
-    known = manifest.read(folder).sources if manifest.exists(folder) else ()
-    return any(
-        source.finished and source.state != manifest.REMOVED
-        for source in known
-        if (source.name, source.fingerprint) == (name, content.fingerprint)
-    )
 
 
 @contextlib.contextmanager
@@ -121,8 +109,9 @@ def _editing(folder: Path, recipe: Recipe, width: int, config: ConfigDict) -> It
     if not processes.first():
         yield None
         return
-    edit.create(folder, recipe, width=width, weights=config.model.encoder_weights)
-    with edit.editing(folder) as editor:
+    edit.create(folder, recipe, width=width, weights=config.model.encoder_weights, wait=True)
+    with edit.editing(folder, wait=True) as editor:
+        manifest.require_recipe(folder, editor.manifest.recipe, recipe)
         yield editor
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from absl import logging
 from tqdm import tqdm
 
 from rac_jax.files import whole
@@ -34,16 +35,20 @@ class Editor:
     manifest: Manifest
 
     def start(self, name: str, *, rows: int, fingerprint: str, origin: str, root: str = "") -> int:
-        """Begin a source, or go on with it. Returns how many of its rows are encoded already."""
+        """Begin a source, or go on with it. Returns how many of its rows are encoded: all, if it was added before."""
         unfinished = self.manifest.unfinished()
         if unfinished and (unfinished.name, unfinished.fingerprint) != (name, fingerprint):
             self._refuse_unfinished(unfinished)
         if not rows:
             raise BadMemory(f"source {name!r} has no images")
         for source in self.manifest.sources:
-            if source.state != REMOVED and source.finished and source.name == name:
+            if source.state == REMOVED or not source.finished:
+                continue
+            if (source.name, source.fingerprint) == (name, fingerprint):
+                return source.rows
+            if source.name == name:
                 raise BadMemory(f"there is a source {name!r} already; choose another name, or remove it first")
-            if source.state != REMOVED and source.finished and source.fingerprint == fingerprint:
+            if source.fingerprint == fingerprint:
                 raise BadMemory(f"these images are in the memory already, as source {source.name!r}")
         if not unfinished:
             now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -176,32 +181,35 @@ class NotFinite(ValueError):
         self.row = row
 
 
-def create(folder: Path, recipe: Recipe, *, width: int, weights: str = "") -> None:
+def create(folder: Path, recipe: Recipe, *, width: int, weights: str = "", wait: bool = False) -> None:
     """An empty memory, unless there is one."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with _locked(folder, wait):
         if not manifest.exists(folder):
             manifest.write(folder, Manifest(0, recipe, weights, width, "keys-0.bin"))
 
 
 @contextlib.contextmanager
-def editing(folder: Path) -> Iterator[Editor]:
+def editing(folder: Path, *, wait: bool = False) -> Iterator[Editor]:
     """The memory's writer, of which there is one at a time; readers are not disturbed."""
     manifest.read(folder)
-    with _locked(folder):
+    with _locked(folder, wait):
         editor = Editor(folder, manifest.read(folder))
         editor.sweep()
         yield editor
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, wait: bool) -> Iterator[None]:
     """The lock is the process's: it ends with it, however that ends."""
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BadMemory(f"another process is changing the memory in {folder}; try again when it is done") from None
+            if not wait:
+                raise BadMemory(f"another process is changing the memory in {folder}; try again later") from None
+            logging.warning("waiting for another process that is changing the memory in %s", folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

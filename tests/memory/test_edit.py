@@ -2,6 +2,7 @@
 
 import dataclasses
 import multiprocessing
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -169,25 +170,25 @@ def test_keys_that_are_not_numbers_or_of_another_width_are_refused(memory, keys)
     assert len(store.read(memory.folder)) == 40
 
 
-def _hold(folder, ready, leave):
-    with edit.editing(folder):
+def _hold(folder, ready, seconds):
+    with edit.editing(folder) as editor:
         ready.set()
-        leave.wait(20)
+        time.sleep(seconds)
+        editor.set_state("train", manifest.DISABLED)
 
 
 def test_one_writer_at_a_time(memory):
     spawn = multiprocessing.get_context("spawn")
-    ready, leave = spawn.Event(), spawn.Event()
-    other = spawn.Process(target=_hold, args=(memory.folder, ready, leave))
+    ready = spawn.Event()
+    other = spawn.Process(target=_hold, args=(memory.folder, ready, 3))
     other.start()
     assert ready.wait(60)
     with pytest.raises(BadMemory, match="another process is changing the memory"), edit.editing(memory.folder):
         pass
     assert len(store.read(memory.folder)) == 40  # readers are not disturbed
-    leave.set()
+    with edit.editing(memory.folder, wait=True) as editor:
+        assert editor.manifest.source("train").state == manifest.DISABLED  # it sees what the other one did
     other.join()
-    with edit.editing(memory.folder) as editor:
-        editor.set_state("train", manifest.DISABLED)
 
 
 @pytest.mark.parametrize("pattern", ["keys-0.bin", "rows-*.arrow", "index-*.faiss"])
