@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from ml_collections import ConfigDict
 
 from rac_jax import data
@@ -64,7 +65,7 @@ def of_split(dataset: Dataset, name: str, origin: str = "") -> Content:
     else:
         own = class_texts.take(pa.array(split.labels, pa.int32()))
         captions = pa.array(split.captions, pa.large_string())
-        texts = pa.compute.if_else(pa.compute.equal(captions, ""), own, captions)
+        texts = pc.if_else(pc.equal(captions, ""), own, captions)
     root = str(Path(split.images.root).resolve()) if isinstance(split.images, files.FileImages) else ""
     fingerprint = dataset.fingerprint(name)
     if origin:  # paths alone do not tell two folders apart
