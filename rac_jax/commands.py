@@ -20,7 +20,7 @@ _threads = 4 * int(_simulated[1]) if _simulated else 4
 os.environ.setdefault("PJRT_NPROC", str(max(_threads, os.cpu_count() or 1)))
 
 
-def run(main: Callable[[list[str]], Any], config: flags.FlagHolder) -> None:
+def run(main: Callable[[list[str]], Any], config: flags.FlagHolder | None = None) -> None:
     """`main` under absl, with errors that are meant for the user shown as one message."""
     logging.set_verbosity(logging.WARNING)
     try:
@@ -31,11 +31,11 @@ def run(main: Callable[[list[str]], Any], config: flags.FlagHolder) -> None:
         sys.exit(f"error: {error}")
 
 
-def _parse(argv: list[str], config: flags.FlagHolder) -> list[str]:
+def _parse(argv: list[str], config: flags.FlagHolder | None) -> list[str]:
     """absl's parser; what it and config_flags raise for a bad flag becomes one message."""
     try:
         rest = flags.FLAGS(argv)
-        if config.value is not None:
+        if config is not None and config.value is not None:
             _ = config.value.name  # a config file that does not load says so here
         return rest
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:

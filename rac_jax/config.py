@@ -90,6 +90,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.optim.base_learning_rate_factor = 1.0  # B's rate without its head, relative to learning_rate
     c.optim.text_learning_rate_factor = 1.0  # T's and its head's
     c.optim.warmup_epochs = 5.0
+    c.optim.warmup_power = 1.0  # 1: the rate rises on a straight line; above: slowly at first
     c.optim.weight_decay = 0.02  # none on biases, norms, class token and positions
     c.optim.beta1 = 0.9
     c.optim.beta2 = 0.999
@@ -106,7 +107,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.eval.batch_size = 200  # global
     c.eval.split = "test"
     c.eval.every = 0  # steps between evaluations on val while training; 0 = none
-    c.eval.show = 8  # query images shown with their neighbours in TensorBoard
+    c.eval.show = 4  # retrieval views: so many of random, worst and rescued images; 0 = none
 
     c.checkpoint = ConfigDict()
     c.checkpoint.every = 1000  # steps; the last step is always saved
@@ -155,7 +156,7 @@ SHARES = (
     "optim.beta1",
     "optim.beta2",
 )
-POSITIVE = ("data.crop", "optim.epsilon", "optim.clip", "train.epochs")
+POSITIVE = ("data.crop", "optim.warmup_power", "optim.epsilon", "optim.clip", "train.epochs")
 
 # Fields that may change between two starts of one run: they change no number that it computes.
 FREE = (

@@ -1,4 +1,4 @@
-"""Evaluation: every image of a split once, per-class counts by branch, a table and its files."""
+"""Evaluation: every image of a split once; what each branch says of it, a table, files and pictures."""
 
 import functools
 from collections.abc import Callable
@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
@@ -15,20 +14,19 @@ from tqdm import tqdm
 from rac_jax import data, feed, files, metrics, processes, sharding, states, system, workdirs
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
-from rac_jax.memory.lookup import KEEP_ALL
 from rac_jax.metrics import Counts
-from rac_jax.report import pictures, tables
+from rac_jax.report import gallery, predictions, tables
+from rac_jax.report.predictions import Predictions, Votes
 from rac_jax.report.tensorboard import TensorBoard
 
 BRANCHES = ("rac", "base", "retrieval")  # the order of every table
 NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E knows without training
-SHOWN_NEIGHBOURS = 8
 
 Accuracy = dict[str, dict[str, float]]  # by branch, by group
 
 
-def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, split: str) -> Accuracy:
-    """Restore a step (None: the newest) of the run in `workdir` and evaluate it."""
+def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[system.System, Any, Any, int]:
+    """A step (None: the newest) of the run in `workdir`: its parts, parameters, statistics, and which step it is."""
     workdirs.check(config, workdir)
     with Checkpoints.read(workdir) as checkpoints:
         step = checkpoints.require(step)
@@ -36,8 +34,14 @@ def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, 
         _, params, stats = states.split(parts.model)
         state = checkpoints.restore(step, sharding.state(parts.mesh, {"params": params, "stats": stats}))
         checkpoints.compare_memory(step, parts.memory_record())
+    return parts, state["params"], state["stats"], step
+
+
+def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, split: str) -> Accuracy:
+    """Restore a step (None: the newest) of the run in `workdir` and evaluate it."""
+    parts, params, stats, step = restore(config, workdir, step)
     with TensorBoard.of(workdir) as board:
-        return evaluate(parts, state["params"], state["stats"], step, split, workdir, board)
+        return evaluate(parts, params, stats, step, split, workdir, board)
 
 
 def evaluate(
@@ -49,15 +53,14 @@ def evaluate(
     workdir: Path,
     board: TensorBoard,
 ) -> Accuracy:
-    """Evaluate a split: print the table, write `eval/<split>.json` and the counts beside it."""
-    counts = count(parts, params, stats, split)
+    """Evaluate a split: print the table, write `eval/<split>.json` with what it rests on, and draw `report/`."""
+    counts, predicted = answers(parts, params, stats, split)
     accuracy = accuracies(parts, counts)
     nearest = {NEAREST: accuracy.pop(NEAREST)} if NEAREST in accuracy else {}
-    images = int(next(iter(counts.values())).seen.sum())
     result = {
         "split": split,
         "step": step,
-        "images": images,
+        "images": len(predicted),
         "classes": parts.dataset.num_classes,
         "branches": accuracy,
         **parts.memory_record(),
@@ -68,18 +71,23 @@ def evaluate(
         result["snippets"] = {"k": k, "whole": whole}
         cut = f"T's window holds {whole} of {k} snippets, on average\n" if whole < k else ""
     board.scalars(step, scalars(split, accuracy | nearest))
-    if parts.retrieval is not None and parts.config.eval.show:
-        _show_neighbours(parts, split, step, board)
     if processes.first():
         files.write_json(workdir / "eval" / f"{split}.json", result)
         files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(parts, counts))
-        table = tables.accuracy_table(accuracy | nearest)
-        print(f"\n{split}: {images} images, step {step}, accuracy in %\n{table}\n{cut}")
+        predictions.write(workdir / "eval" / f"{split}_predictions.arrow", predicted)
+        gallery.draw(parts, counts, predicted, split, step, workdir / "report" / split, board)
+        title = f"{split}: {len(predicted)} images, step {step}, accuracy in %"
+        print(f"\n{title}\n{tables.accuracy_table(accuracy | nearest)}\n{cut}")
     return accuracy
 
 
 def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str, Counts]:
     """Per-class counts of every branch over a split."""
+    return answers(parts, params, stats, split)[0]
+
+
+def answers(parts: system.System, params: Any, stats: Any, split: str) -> tuple[dict[str, Counts], Predictions]:
+    """Per-class counts of every branch over a split, and what it says of each image."""
     config = parts.config
     images = parts.dataset.split(split)
     batches = pipeline.eval_batches(
@@ -90,32 +98,60 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
     )
     eval_step = make_eval_step(parts)
     total: dict[str, Counts] = {}
+    predicted: list[Predictions] = []
     with tqdm(total=len(images), desc=f"eval {split}", unit="img", disable=not processes.first()) as bar:
         for batch, found in feed.feed(parts, batches, split=split, training=False):
-            tokens = found and found["tokens"]
-            named = classes_of(parts.retrieval.row_class, found["rows"]) if parts.retrieval else None
-            counted = jax.device_get(eval_step(params, stats, batch, tokens, named))
+            row_class = parts.retrieval.row_class if parts.retrieval else None
+            counted, said = jax.device_get(eval_step(params, stats, batch, found, row_class))
             parts.check()
             for name, arrays in counted.items():
                 total[name] = total[name] + Counts(*arrays) if name in total else Counts(*arrays)
+            predicted.append(_unpadded(said))
             bar.update(min(config.eval.batch_size, len(images) - bar.n))
-    return {name: total[name] for name in (*BRANCHES, NEAREST) if name in total}
+    return {name: total[name] for name in (*BRANCHES, NEAREST) if name in total}, predictions.concatenate(predicted)
 
 
 @functools.lru_cache(maxsize=1)  # evaluations while training share what the first one compiled
-def make_eval_step(parts: system.System) -> Callable[..., dict[str, jax.Array]]:
-    """Compiled: parameters, statistics, batch, tokens, the classes neighbours name -> [3, C] counts by branch."""
+def make_eval_step(parts: system.System) -> Callable[..., tuple[dict[str, jax.Array], Any]]:
+    """Compiled: parameters, statistics, batch, neighbours, their classes -> [3, C] counts by branch, and answers."""
     graph, classes = nnx.graphdef(parts.model), parts.dataset.num_classes
 
-    def eval_step(params: Any, stats: Any, batch: dict[str, jax.Array], tokens: Any, named: Any) -> Any:
+    def eval_step(params: Any, stats: Any, batch: dict[str, jax.Array], found: Any, row_class: Any) -> Any:
         labels, mask = batch["label"], batch["mask"]
-        logits = nnx.merge(graph, params, stats)(batch["image"], tokens)
+        model = nnx.merge(graph, params, stats)
+        logits = model(batch["image"], found and found["tokens"])
         counts = {branch: metrics.batch_counts(values, labels, mask) for branch, values in logits.items()}
-        if named is not None:
+        nothing = jnp.zeros((len(labels), 0))
+        said: dict[str, Any] = {"id": batch["id"], "label": labels, "mask": mask}
+        said |= {"rows": nothing.astype(jnp.int32), "similarities": nothing}
+        said["votes"] = _votes(model.probabilities(logits), labels)
+        if found is not None:
+            named = classes_of(row_class, found["rows"])
             counts[NEAREST] = metrics.nearest_counts(named, labels, mask, classes)
-        return counts
+            said |= {name: found[name] for name in ("rows", "similarities")}
+        return counts, said
 
     return jax.jit(eval_step, out_shardings=sharding.replicated(parts.mesh))
+
+
+def _votes(probabilities: dict[str, jax.Array], labels: jax.Array) -> dict[str, Any]:
+    """Of each branch: its answer, how probable it finds it, how probable it finds the true class; [B] each."""
+    return {
+        branch: {
+            "label": values.argmax(axis=-1).astype(jnp.int32),
+            "probability": values.max(axis=-1),
+            "of_true": jnp.take_along_axis(values, labels[:, None], axis=1)[:, 0],
+        }
+        for branch in BRANCHES
+        if (values := probabilities.get(branch)) is not None
+    }
+
+
+def _unpadded(said: dict[str, Any]) -> Predictions:
+    """The answers of a batch without those to its padding."""
+    said = jax.tree.map(lambda values: values[said["mask"]], said)
+    votes = {branch: Votes(**values) for branch, values in said["votes"].items()}
+    return Predictions(said["id"], said["label"], votes, said["rows"], said["similarities"])
 
 
 def accuracies(parts: system.System, counts: dict[str, Counts]) -> Accuracy:
@@ -154,36 +190,3 @@ def _per_class(parts: system.System, counts: dict[str, Counts]) -> dict[str, Any
     for branch, c in counts.items():
         table[branch] = {"correct": c.correct.tolist(), "correct_top5": c.correct5.tolist()}
     return table
-
-
-def _show_neighbours(parts: system.System, split: str, step: int, board: TensorBoard) -> None:
-    """Pictures of a few images, evenly spread over the split, with what the memory found for them."""
-    assert parts.retrieval is not None
-    images, memory = parts.dataset.split(split), parts.retrieval.memory
-    size = parts.config.eval.batch_size // jax.process_count()  # each process asks for the same images
-    chosen = np.unique(np.linspace(0, len(images) - 1, min(parts.config.eval.show, size)).astype(int))
-    transform = data.eval_transform(parts.config)
-    nothing = np.random.default_rng(0)  # evaluation draws nothing
-    pixels = np.stack([transform(images.images[i], nothing) for i in np.resize(chosen, size)])
-    placed = sharding.put_batch(parts.mesh, {"image": pixels, "own": np.full(size, KEEP_ALL, np.int32)})
-    neighbours = sharding.rows_of_this_process(parts.retrieval(placed["image"], placed["own"])["rows"])
-    for number, i in enumerate(chosen):
-        rows = neighbours[number][:SHOWN_NEIGHBOURS]
-        rows = rows[rows >= 0]
-        strip = pictures.neighbour_strip(
-            images.images[i],
-            parts.dataset.class_texts[images.labels[i]],
-            [_picture(parts, row) for row in rows],
-            memory.texts.take(memory.text_of[rows]),
-        )
-        board.image(step, f"neighbours/{split}_{images.images.references()[i]}", strip)
-
-
-def _picture(parts: system.System, row: int) -> np.ndarray:
-    """The image of a memory's row, where it can be had: of the training split, or a file that is still there."""
-    assert parts.retrieval is not None
-    memory = parts.retrieval.memory
-    source, position = memory.source_of(row)
-    if source.fingerprint == parts.retrieval.train_fingerprint:
-        return parts.dataset.split("train").images[position]
-    return pictures.of_file(memory.file_of(row))

@@ -25,14 +25,14 @@ def schedule(config: ConfigDict, images: int) -> optax.Schedule:
     """Learning rate by step."""
     optim = config.optim
     total = total_steps(config, images)
-    warmup = round(optim.warmup_epochs * steps_per_epoch(images, config.train.batch_size))
-    return optax.warmup_cosine_decay_schedule(
-        init_value=optim.min_learning_rate,
-        peak_value=optim.learning_rate,
-        warmup_steps=min(warmup, total - 1),
-        decay_steps=total,
-        end_value=optim.min_learning_rate,
-    )
+    warmup = min(round(optim.warmup_epochs * steps_per_epoch(images, config.train.batch_size)), total - 1)
+    low, high = optim.min_learning_rate, optim.learning_rate
+
+    def rising(step: Any) -> Any:
+        return low + (high - low) * (step / max(warmup, 1)) ** optim.warmup_power
+
+    falling = optax.cosine_decay_schedule(high, total - warmup, alpha=low / high if high else 0.0)
+    return optax.join_schedules([rising, falling], [warmup])
 
 
 def create(config: ConfigDict, images: int) -> optax.GradientTransformation:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from rac_jax import config as configs
 from rac_jax import files, processes
 from rac_jax.config import ConfigError, changed
 from rac_jax.report.tensorboard import TensorBoard
@@ -60,6 +61,27 @@ def check(config: ConfigDict, workdir: Path) -> None:
             + "\n".join(lines)
             + "\nName another --workdir, or give the settings of that run."
         )
+
+
+def read_config(workdir: Path) -> ConfigDict:
+    """The config of the run in a folder."""
+    path = workdir / "config.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: {workdir} holds no run")
+    config = configs.default()
+    try:
+        _update(config, json.loads(path.read_text()))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is not a config of this version ({error})") from error
+    return config
+
+
+def _update(config: ConfigDict, plain: dict[str, Any]) -> None:
+    for name, value in plain.items():
+        if isinstance(value, dict):
+            _update(config[name], value)
+        else:
+            config[name] = tuple(value) if isinstance(value, list) else value
 
 
 def describe(config: ConfigDict, board: TensorBoard) -> None:

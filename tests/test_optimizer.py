@@ -21,6 +21,14 @@ def test_schedule_of_the_places_recipe_step_by_step():
     np.testing.assert_allclose(found, GOLDEN["per_update"]["lr"], rtol=1e-4)
 
 
+def test_a_warm_up_that_is_slow_at_first():
+    config = configs.default()
+    config.optim.update(dict(learning_rate=0.8, min_learning_rate=0.0, warmup_epochs=2.0, warmup_power=3.0))
+    config.train.batch_size, config.train.epochs = 20, 6.0
+    rate = optimizer.schedule(config, 100)  # 5 steps an epoch
+    np.testing.assert_allclose([float(rate(step)) for step in (0, 5, 10, 20, 30)], [0, 0.1, 0.8, 0.4, 0], atol=1e-7)
+
+
 def params():
     return {
         "base": {

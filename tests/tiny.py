@@ -25,6 +25,7 @@ def config(variant: str = "", devices: int = 8) -> ConfigDict:
     c.data.flip = 0.5
     c.train.batch_size = 16
     c.train.log_every = 1
+    c.eval.show = 1
     c.mesh.data = devices
     return c
 

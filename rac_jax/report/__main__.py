@@ -1,0 +1,33 @@
+"""A page of a run: python -m rac_jax.report --workdir=DIR [--compare=DIR2,DIR3] [--split=test] [--out=FILE]
+
+One HTML file with the tables, the plots, the retrieval views and the settings of an evaluated run, beside those of
+other runs. It needs nothing but itself: it opens from disk, without a network.
+"""
+
+from pathlib import Path
+
+from absl import app, flags
+
+from rac_jax import commands, files
+from rac_jax.report import page
+
+WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
+COMPARE = flags.DEFINE_list("compare", [], "Folders of other runs to compare it with.")
+SPLIT = flags.DEFINE_string("split", "test", "The split that they were evaluated on.")
+OUT = flags.DEFINE_string("out", None, "The file; default <workdir>/report/<split>.html.")
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
+    if not WORKDIR.value:
+        raise app.UsageError("name the run's folder: --workdir=DIR")
+    workdir, split = Path(WORKDIR.value), SPLIT.value
+    run, others = page.read(workdir, split), [page.read(Path(other), split) for other in COMPARE.value]
+    out = Path(OUT.value) if OUT.value else workdir / "report" / f"{split}.html"
+    files.write_text(out, page.make(run, others))
+    print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    commands.run(main)

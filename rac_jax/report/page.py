@@ -1,0 +1,135 @@
+"""One page of a run that opens from disk: tables, pictures, the config. Everything is inside the file."""
+
+import base64
+import dataclasses
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rac_jax import config as configs
+from rac_jax.report.tables import COLUMNS
+
+PLOTS = {
+    "by_class": "Accuracy by class",
+    "by_frequency": "Accuracy by class frequency",
+    "confusion": "Confusion",
+    "calibration": "Calibration",
+}
+VIEWS = {
+    "rescued": "Rescued by the memory: right, where the base branch alone is wrong",
+    "worst": "Worst: the true class is found least probable",
+    "random": "Random images",
+}
+STYLE = """
+:root { color-scheme: light dark; --line: #8885; --ink: light-dark(#222, #ddd); --pale: light-dark(#f4f4f2, #242424) }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: light-dark(#fff, #181818);
+       max-width: 62rem; margin: 0 auto; padding: 1rem }
+h1 { font-size: 1.5rem }
+h2 { font-size: 1.15rem; margin-top: 2.2rem; border-top: 1px solid var(--line); padding-top: 1rem }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
+th:first-child, td:first-child, .left td { text-align: left } .left td { white-space: normal; overflow-wrap: anywhere }
+img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; display: block; margin: .6rem 0 }
+.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 0 1rem }
+pre { background: var(--pale); padding: .8rem; overflow-x: auto; font-size: .85rem } summary { cursor: pointer }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What an evaluated run left in its folder."""
+
+    workdir: Path
+    config: dict[str, Any]
+    result: dict[str, Any]  # eval/<split>.json
+
+    @property
+    def title(self) -> str:
+        return f"{self.config['name']} ({self.workdir})"
+
+
+def read(workdir: Path, split: str) -> Run:
+    """A run that was evaluated on a split."""
+    result = workdir / "eval" / f"{split}.json"
+    for path in (workdir / "config.json", result):
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing: {workdir} holds no run that was evaluated on {split}")
+    return Run(workdir, json.loads((workdir / "config.json").read_text()), json.loads(result.read_text()))
+
+
+def make(run: Run, others: Sequence[Run]) -> str:
+    """The page, as HTML."""
+    result = run.result
+    summary = f"{result['images']} images of {result['split']}, {result['classes']} classes, step {result['step']}"
+    parts = [
+        f"<h1>{html.escape(run.config['name'])}</h1><p>{html.escape(str(run.workdir))}: {html.escape(summary)}</p>",
+        _section("Accuracy, %", _accuracies([run, *others])),
+        _plots(run),
+        *(_section(title, _views(run, reason)) for reason, title in VIEWS.items()),
+    ]
+    parts += [_section(f"Settings that differ from {other.title}", _differences(run, other)) for other in others]
+    settings = html.escape(json.dumps(run.config, indent=2))
+    parts.append(_section("Settings", f"<details><summary>all of them</summary><pre>{settings}</pre></details>"))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(run.config['name'])}</title><style>{STYLE}</style></head>\n<body>\n"
+        + "\n".join(filter(None, parts))
+        + "\n</body></html>\n"
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f"<h2>{html.escape(title)}</h2>\n{content}" if content else ""
+
+
+def _accuracies(runs: Sequence[Run]) -> str:
+    """Runs × branches × groups; the best of each column is bold where runs are compared."""
+    rows = [(run, branch, values) for run in runs for branch, values in run.result["branches"].items()]
+    best = {name: max((values.get(name, 0.0) for _, _, values in rows), default=0.0) for name in COLUMNS}
+    body = []
+    for run, branch, values in rows:
+        name = f"{run.config['name']}: {branch}" if len(runs) > 1 else branch
+        cells = (_cell(values, column, best[column] if len(runs) > 1 else None) for column in COLUMNS)
+        body.append(f"<tr><td>{html.escape(name)}</td>{''.join(cells)}</tr>")
+    head = "".join(f"<th>{name}</th>" for name in ("branch", *COLUMNS))
+    return f'<div class="wide"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _cell(values: Mapping[str, float], column: str, best: float | None) -> str:
+    if column not in values:
+        return "<td>–</td>"
+    text = f"{100 * values[column]:.2f}"
+    return f"<td><b>{text}</b></td>" if values[column] == best else f"<td>{text}</td>"
+
+
+def _plots(run: Run) -> str:
+    pictures = (_picture(_folder(run) / f"{name}.png", title) for name, title in PLOTS.items())
+    return f'<h2>By class</h2>\n<div class="two">{"".join(pictures)}</div>'
+
+
+def _views(run: Run, reason: str) -> str:
+    paths = sorted(_folder(run).glob(f"{reason}_*.png"), key=lambda path: int(path.stem.rpartition("_")[2]))
+    return "".join(_picture(path, f"{reason} {number + 1}") for number, path in enumerate(paths))
+
+
+def _folder(run: Run) -> Path:
+    return run.workdir / "report" / run.result["split"]
+
+
+def _picture(path: Path, title: str) -> str:
+    if not path.exists():
+        return ""
+    encoded = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{html.escape(title)}" src="data:image/png;base64,{encoded}">'
+
+
+def _differences(run: Run, other: Run) -> str:
+    rows = [
+        f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(mine))}</td><td>{html.escape(str(theirs))}</td></tr>"
+        for name, (mine, theirs) in configs.difference(run.config, other.config).items()
+    ]
+    head = f"<tr><th>field</th><th>here</th><th>{html.escape(other.config['name'])}</th></tr>"
+    return f'<div class="wide"><table class="left">{head}{"".join(rows)}</table></div>' if rows else "<p>none</p>"
