@@ -144,11 +144,12 @@ class Run:
     def evaluations(self, lookup: str) -> Callable[[], None]:
         """One evaluated batch."""
         fed = feed.feed(with_lookup(self.parts, lookup), itertools.repeat(self.batch), split="train", training=False)
-        eval_step = evaluate.make_eval_step(self.parts)
+        eval_step, retrieval = evaluate.make_eval_step(self.parts), self.parts.retrieval
+        assert retrieval is not None
 
         def once() -> None:
             placed, found = next(fed)
-            jax.block_until_ready(eval_step(self.state.params, self.state.stats, placed, found["tokens"], None))
+            jax.block_until_ready(eval_step(self.state.params, self.state.stats, placed, found, retrieval.row_class))
 
         return once
 
