@@ -220,4 +220,36 @@ def run_block(block: nnx.Module, x: jax.Array, *, remat: bool, **options: Any) -
     """block(x), and with `remat` its activations are computed again in the backward pass instead of kept."""
     if not remat:
         return block(x, **options)
-    return nnx.remat(lambda module, value: module(value, **options))(block, x)
+    graph, params, *rest = nnx.split(block, nnx.Param, ...)
+
+    def run(params: Any, rest: Any, x: jax.Array) -> tuple[jax.Array, Any]:
+        module = nnx.merge(graph, params, rest)
+        y = module(x, **options)
+        return y, nnx.to_pure_dict(nnx.state(module, nnx.Not(nnx.Param)))
+
+    y, moved = _forget(run)(nnx.to_pure_dict(params), nnx.to_pure_dict(rest[0]), x)
+    nnx.update(block, moved)
+    return y
+
+
+def _forget(f: Callable) -> Callable:
+    """f(params, rest, x) -> (y, rest), which keeps its arguments alone for the backward pass; `rest` has no gradient.
+
+    jax.checkpoint says the same, but holds the second computation back with a barrier, which XLA's CPU compiler takes
+    away: it then computes all blocks again at once and saves nothing. So x is made to depend on the gradient of y.
+    """
+
+    def forward(*arguments: Any) -> Any:
+        return f(*arguments), arguments
+
+    def backward(kept: Any, cotangents: Any) -> Any:
+        (params, rest, x), g = kept, cotangents[0]
+        nothing = jnp.zeros((), x.dtype) * g.reshape(len(g), -1)[:, 0].astype(x.dtype)
+        x = x + nothing.reshape(-1, *[1] * (x.ndim - 1))
+        _, pull, _ = jax.vjp(lambda params, x: f(params, rest, x), params, x, has_aux=True)
+        params_cotangent, x_cotangent = pull(g)
+        return params_cotangent, None, x_cotangent
+
+    forgetful = jax.custom_vjp(f)
+    forgetful.defvjp(forward, backward)
+    return forgetful

@@ -1,10 +1,11 @@
-"""A block that is asked for some rows computes what it would compute for all, gradients included."""
+"""Blocks that compute only some rows, or compute twice to keep less: the same outputs and gradients."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from rac_jax import models
 from rac_jax.models import transformer
 
 
@@ -38,3 +39,24 @@ def test_picked_rows_and_their_gradients_equal_those_of_all_rows():
     ours, expected = both(params, x)
     assert ours[0].shape == (4, 1, 16)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), ours, expected)
+
+
+def test_remat_halves_the_memory_of_the_gradient_and_changes_no_number():
+    """XLA's own count, on one device."""
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(32, 32, 32, 3)), jnp.float32)
+    temporary, gradients = [], []
+    for remat in (False, True):
+        model = models.create(
+            "vit_ti16", patch=8, width=32, depth=4, heads=2, drop_path=0.5, image_size=32, remat=remat
+        )
+        graph, params = nnx.split(model)
+
+        def loss(params, graph=graph):
+            return jnp.sum(nnx.merge(graph, params)(images, train=True, key=jax.random.key(0)) ** 2)
+
+        params = nnx.to_pure_dict(params)
+        compiled = jax.jit(jax.grad(loss)).lower(params).compile()
+        temporary.append(compiled.memory_analysis().temp_size_in_bytes)
+        gradients.append(compiled(params))
+    assert temporary[1] < 0.5 * temporary[0]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *gradients)
