@@ -2,14 +2,15 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from rac_jax.models.tokenizers import Tokenizer
 
-CHUNK = 2**16  # texts that are tokenised at once
+CHUNK = 2**14  # texts that are tokenised at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +29,15 @@ class Snippets:
     cut: str = "snippet"
 
     @classmethod
-    def tokenise(cls, texts: Iterable[str], tokenizer: Tokenizer, cut: str = "snippet") -> "Snippets":
+    def tokenise(cls, texts: Collection[str], tokenizer: Tokenizer, cut: str = "snippet") -> "Snippets":
         """The table for the distinct texts of a memory."""
         remaining, tokens, counts = iter(texts), [], []
-        while some := list(itertools.islice(remaining, CHUNK)):
-            rows = [_shortened(*pair, tokenizer, cut) for pair in zip(some, tokenizer.encode(some), strict=True)]
-            tokens.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
-            counts.append(np.fromiter(map(len, rows), np.int32))
+        with tqdm(total=len(texts), desc="memory: tokenise", unit="text", disable=len(texts) <= CHUNK) as bar:
+            while some := list(itertools.islice(remaining, CHUNK)):
+                rows = [_shortened(*pair, tokenizer, cut) for pair in zip(some, tokenizer.encode(some), strict=True)]
+                tokens.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
+                counts.append(np.fromiter(map(len, rows), np.int32))
+                bar.update(len(some))
         none = np.zeros(1, np.int32)  # what a text without ids reads
         lengths = np.concatenate([*counts, none[:0]])
         starts = np.cumsum(lengths, dtype=np.int32) - lengths
