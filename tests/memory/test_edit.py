@@ -60,12 +60,14 @@ def random_step(random, folder, model, number):
             model.sources[name] = (model.sources[name][0], choice == "enable")
 
 
-@pytest.mark.parametrize("kind", ["flat", "hnsw"])
-@pytest.mark.parametrize("seed", range(6))
+CASES = [(kind, seed) for kind in ("flat", "hnsw") for seed in range(5)] + [("hnsw_sq", 5), ("ivf_sq", 6), ("auto", 7)]
+
+
+@pytest.mark.parametrize("kind, seed", CASES)
 def test_any_sequence_of_changes_is_what_brute_force_says(tmp_path, kind, seed):
-    random = np.random.default_rng([seed, kind == "flat"])
+    random = np.random.default_rng(seed)
     folder, model = tmp_path / "m", Model()
-    edit.create(folder, FLAT if kind == "flat" else RECIPE, width=WIDTH)
+    edit.create(folder, {**RECIPE, "index": {**RECIPE["index"], "kind": kind}}, width=WIDTH)
     queries = random.normal(size=(5, WIDTH)).astype(np.float32)
     for number in range(12):
         random_step(random, folder, model, number)
@@ -75,7 +77,10 @@ def test_any_sequence_of_changes_is_what_brute_force_says(tmp_path, kind, seed):
         enabled = sum(len(keys) for keys, on in model.sources.values() if on)
         assert memory.enabled == enabled
         for k in (1, 7, enabled + 3):
-            assert found(memory, queries, k) == model.nearest(queries, k)
+            near, nearest = found(memory, queries, k), model.nearest(queries, k)
+            if kind == "ivf_sq":  # it compares in half precision, where two may change places
+                near, nearest = list(map(set, near)), list(map(set, nearest))
+            assert near == nearest
         assert [s.name for s in memory.manifest.sources if s.state != manifest.REMOVED] == list(model.sources)
     assert check.problems(folder) == []
 
