@@ -29,12 +29,12 @@ from rac_jax import config as configs
 from rac_jax import data, feed, sharding, system
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
-from rac_jax.memory import build, columns, edit, index, retrieve, sources, store
+from rac_jax.memory import build, columns, edit, index, manifest, retrieve, sources, store
 from rac_jax.memory.lookup import KEEP_ALL, Lookup
 from rac_jax.memory.snippets import Snippets
 from rac_jax.models import tokenizers
 
-PARTS = ("lookups", "recall", "build", "growth")  # the last takes minutes: it indexes a million keys
+PARTS = ("lookups", "recall", "build", "opening", "growth")  # the last takes minutes: it indexes a million keys
 K, BATCH = 30, 200
 EF_SEARCH = 120  # the default for this k
 CLUSTERS, DIMENSIONS, NOISE = 365, 48, 0.02
@@ -52,10 +52,11 @@ class Sizes:
     queries: int  # images whose neighbours are compared with the exact ones
     image_size: int  # of what E sees, for recall
     grown: int  # made keys, 16 times as many as those they are compared with
+    opened: int  # rows of the memory that is opened
 
 
-FULL = Sizes(62_500, 768, 15, 256, 1000, 64, 1_000_000)
-QUICK = Sizes(6_000, 128, 5, 64, 100, 32, 16_000)
+FULL = Sizes(62_500, 768, 15, 256, 1000, 64, 1_000_000, 10_000_000)
+QUICK = Sizes(6_000, 128, 5, 64, 100, 32, 16_000, 20_000)
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -76,6 +77,8 @@ def main(arguments: Sequence[str] = ()) -> None:
             print_recall(sizes, dataset)
         if "build" in parts:
             print_build(sizes, dataset, Path(folder))
+        if "opening" in parts:
+            print_opening(sizes, Path(folder) / "opened")
         if "growth" in parts:
             print_growth(sizes, Path(folder))
 
@@ -232,6 +235,32 @@ def print_growth(sizes: Sizes, folder: Path) -> None:
     links = (folder / "index").stat().st_size / sizes.grown  # a row's, whatever its key's width
     total = 1e6 * (links + 768 * 2) / 1e9
     print(f"  a million float16 keys × 768, once, and {links:.0f} bytes of links a row: {total:.2f} GB")
+
+
+def print_opening(sizes: Sizes, folder: Path) -> None:
+    """A memory of many short keys in two sources, with exact search: nothing of it is read as a whole."""
+    width = 16
+    edit.create(folder, {"keys": "float16", "index": {"kind": "flat", "metric": "cosine"}}, width=width)
+    for name, rows in (("most", sizes.opened * 9 // 10), ("some", sizes.opened // 10)):
+        numbers = pa.array(np.arange(rows, dtype=np.int32))
+        classes = pa.array(np.arange(rows, dtype=np.int32) % CLUSTERS)
+        texts = pa.DictionaryArray.from_arrays(classes, pa.array(map(str, range(CLUSTERS)), pa.large_string()))
+        with edit.editing(folder) as editor:
+            editor.start(name, rows=rows, fingerprint=name, origin="bench")
+            for start in range(0, rows, 2**20):
+                some = np.random.default_rng(start).normal(size=(min(2**20, rows - start), width))
+                editor.append(some.astype(np.float32))
+            table = pa.table({"text": texts, "image": numbers.cast(pa.large_string())}, schema=columns.SCHEMA)
+            editor.finish(table)
+
+    def hide_and_show() -> None:
+        with edit.editing(folder) as editor:
+            editor.set_state("some", manifest.DISABLED)
+            editor.set_state("some", manifest.ENABLED)
+
+    times = race({"open": lambda: store.read(folder), "hide": hide_and_show}, sizes.rounds, "opening")
+    print(f"\n{sizes.opened:,} made keys × {width} with texts and references, in two sources")
+    print(f"  opened in {median(times['open']):.2f} s; a source hidden and shown in {median(times['hide']):.3f} s")
 
 
 # Measuring.
