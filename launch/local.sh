@@ -1,13 +1,31 @@
 #!/usr/bin/env bash
-# One machine, all its GPUs (or, without any, its CPU): launch/local.sh --config=configs/places.py --workdir=…
+# One machine, all its GPUs (or, without any, its CPU) in one process:
+#   launch/local.sh [--dry-run] --config=configs/places.py --workdir=…
 # Needs: the requirements; for GPUs also pip install "jax[cuda12]" of the version in requirements.txt.
+# Started again after SIGTERM, Ctrl-C, a crash or kill -9, it goes on from the last checkpoint.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+settings=()
+set_default() { # NAME VALUE, unless the user has set it
+  if [[ -z "${!1:-}" ]]; then
+    export "$1=$2"
+    settings+=("$1=$2")
+  fi
+}
+
 if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then
-  export JAX_PLATFORMS="${JAX_PLATFORMS:-cuda,cpu}" # the lookup's callback needs the CPU backend too
-  export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"
+  set_default JAX_PLATFORMS cuda,cpu # the lookup's callback needs the CPU backend too
+  set_default XLA_PYTHON_CLIENT_MEM_FRACTION 0.92 # of each GPU, taken at the start, so that it is not in pieces later
+  set_default XLA_FLAGS --xla_gpu_enable_latency_hiding_scheduler=true # gradients travel while others are computed
 else
-  export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}" # fewer page faults
+  set_default GLIBC_TUNABLES glibc.malloc.hugetlb=1 # fewer page faults
+fi
+
+if [[ "${1:-}" == --dry-run ]]; then
+  shift
+  printf '%q ' env "${settings[@]}" python3 -m rac_jax.main "$@"
+  echo
+  exit
 fi
 exec python3 -m rac_jax.main "$@"

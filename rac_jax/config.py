@@ -99,6 +99,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
 
     c.train = ConfigDict()
     c.train.batch_size = 200  # global: over all devices
+    c.train.accumulate = 1  # parts that a batch is worked through in, for memory; the same result as in one
     c.train.epochs = 30.0
     c.train.steps = 0  # stop here (0 = at the last epoch); the schedule spans the epochs all the same
     c.train.log_every = 20  # steps
@@ -138,7 +139,7 @@ CHOICES = {
 }
 AT_LEAST_ONE = (
     "data.image_size", "memory.k",
-    "memory.hnsw_m", "memory.ef_construction", "memory.encode_batch", "train.batch_size",
+    "memory.hnsw_m", "memory.ef_construction", "memory.encode_batch", "train.batch_size", "train.accumulate",
     "train.log_every", "eval.batch_size", "checkpoint.every", "checkpoint.keep",
 )  # fmt: skip
 NOT_NEGATIVE = (
@@ -161,7 +162,7 @@ POSITIVE = ("data.crop", "optim.warmup_power", "optim.epsilon", "optim.clip", "t
 # Fields that may change between two starts of one run: they change no number that it computes.
 FREE = (
     "name", "compiled", "weights_dir", "data.root", "data.lists", "data.workers", "memory.dir", "memory.encode_batch",
-    "train.steps", "train.log_every", "eval", "checkpoint", "mesh",
+    "train.steps", "train.accumulate", "train.log_every", "eval", "checkpoint", "mesh",
 )  # fmt: skip
 
 
@@ -194,6 +195,15 @@ def validate(config: ConfigDict, *, devices: int) -> None:
         size = field(config, name)
         near = max(used, round(size / used) * used)
         _require(size % used == 0, config, name, f"a multiple of the {used} devices, as {near} is")
+    parts = [n for n in range(1, 1 + config.train.batch_size // used) if config.train.batch_size // used % n == 0]
+    _require(
+        config.train.accumulate in parts,
+        config, "train.accumulate", f"one of {', '.join(map(str, parts))}, which divide a device's share of the batch",
+    )  # fmt: skip
+    _require(
+        config.train.accumulate == 1 or options(config, "model.base_options").get("batch_norm") != "update",
+        config, "train.accumulate", "1 with batch_norm=update: the statistics are those of a whole batch",
+    )  # fmt: skip
     _require(
         config.loss.name != "ldam" or config.model.branches != "both",
         config, "loss.name", "lace, ce or balce with model.branches=both: LDAM's margins are in cosines of one branch",

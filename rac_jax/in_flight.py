@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from rac_jax import files, sharding
+from rac_jax.breakdown import Breakdown
 from rac_jax.data.dataset import Split
 
 AHEAD = 2  # steps that the host may be ahead of the devices
@@ -27,6 +28,7 @@ class InFlight:
 
     workdir: Path
     split: Split
+    breakdown: Breakdown
 
     def __post_init__(self) -> None:
         self._steps: deque[tuple[int, jax.Array, dict[str, jax.Array]]] = deque()
@@ -53,7 +55,7 @@ class InFlight:
 
     def _land(self) -> None:
         step, ids, metrics = self._steps.popleft()
-        values = jax.device_get(metrics)
+        values = self.breakdown.wait(metrics)
         self._window.append(values)
         if not (np.isfinite(values["loss"]) and np.isfinite(values["gradient_norm"])):
             raise self._not_finite(step, ids, values)

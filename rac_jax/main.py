@@ -14,6 +14,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; default runs/<
 MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (and then evaluate), or evaluate.")
 STEP = flags.DEFINE_integer("step", None, "With --mode=eval: the checkpoint; default the newest.")
 SPLIT = flags.DEFINE_string("split", None, "With --mode=eval: the split; default config.eval.split.")
+PROFILE = flags.DEFINE_bool("profile", False, "Write a JAX trace of a few steps for TensorBoard's Profile tab.")
 DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "One of many processes that Slurm, Kubernetes or a TPU pod started."
 )
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> None:
     workdir = Path(WORKDIR.value or Path("runs") / config.name)
     logging.info("%s in %s on %d × %s", MODE.value, workdir, jax.device_count(), jax.default_backend())
     if MODE.value == "train":
-        train.train(config, workdir)
+        train.train(config, workdir, profile=PROFILE.value)
     else:
         split = SPLIT.value or config.eval.split
         evaluate.evaluate_checkpoint(config, workdir, step=STEP.value, split=split)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 from ml_collections import ConfigDict
 
@@ -33,6 +35,13 @@ def schedule(config: ConfigDict, images: int) -> optax.Schedule:
 
     falling = optax.cosine_decay_schedule(high, total - warmup, alpha=low / high if high else 0.0)
     return optax.join_schedules([rising, falling], [warmup])
+
+
+def learning_rate(config: ConfigDict, images: int) -> Callable[[int], float]:
+    """The schedule, to be asked by the host: one compiled program and one number each way."""
+    with jax.numpy_dtype_promotion("standard"):  # as in `update`
+        program = jax.jit(schedule(config, images)).lower(jax.ShapeDtypeStruct((), jnp.int32)).compile()
+    return lambda step: float(jax.device_get(program(jax.device_put(np.int32(step)))))
 
 
 def create(config: ConfigDict, images: int) -> optax.GradientTransformation:

@@ -13,19 +13,36 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, evaluate, feed, losses, optimizer, processes, sharding, states, system, workdirs
+from rac_jax import (
+    accumulation,
+    data,
+    evaluate,
+    feed,
+    losses,
+    optimizer,
+    processes,
+    sharding,
+    states,
+    system,
+    usage,
+    workdirs,
+)
+from rac_jax.breakdown import Breakdown, line
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
 from rac_jax.in_flight import InFlight
 from rac_jax.interruption import Interrupted, Interruption
+from rac_jax.models.draws import Draws
+from rac_jax.profiling import Profile
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.states import State
 
 TrainStep = Callable[[State, dict[str, jax.Array], Any], tuple[State, dict[str, jax.Array]]]
 
 
-def train(config: ConfigDict, workdir: Path) -> None:
+def train(config: ConfigDict, workdir: Path, *, profile: bool = False) -> None:
     """Train to the last step, from the newest checkpoint if there is one, and evaluate."""
+    started = time.perf_counter()
     with workdirs.claim(config, workdir):
         parts = system.create(config, workdir)
         images = parts.dataset.split("train")
@@ -34,7 +51,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         tx = optimizer.create(config, len(images))
         like = states.abstract(parts, tx)
         train_step = jax.jit(
-            make_train_step(config, nnx.graphdef(parts.model), tx, parts.dataset.class_counts),
+            make_train_step(config, nnx.graphdef(parts.model), tx, parts.dataset.class_counts, parts.mesh.size),
             out_shardings=(sharding.places(like), sharding.replicated(parts.mesh)),
             donate_argnums=0,
         )
@@ -48,38 +65,49 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 workdirs.describe(config, board)
             if start < last:
                 checkpoints.require_space(like)
-                state = _loop(parts, state, train_step, (start, last), workdir, checkpoints, board)
+                trace = Profile(workdir / "tensorboard", wanted=profile)
+                state = _loop(parts, state, train_step, (start, last), workdir, checkpoints, board, trace, started)
             step = max(start, last)
             evaluate.evaluate(parts, state.params, state.stats, step, config.eval.split, workdir, board)
 
 
 def make_train_step(
-    config: ConfigDict, graph: Any, tx: optax.GradientTransformation, class_counts: np.ndarray
+    config: ConfigDict, graph: Any, tx: optax.GradientTransformation, class_counts: np.ndarray, devices: int = 1
 ) -> TrainStep:
-    """One update, as a pure function: no callback, no host transfer."""
+    """One update, as a pure function: no callback, no host transfer.
+
+    The batch is worked through in config.train.accumulate parts, cut from what each of the devices has of it.
+    """
     terms = losses.terms(config.loss.name, class_counts, tau=config.loss.tau, reweight=config.loss.reweight)
+    parts = config.train.accumulate
+
+    def loss_of(params: Any, stats: Any, batch: Any, tokens: Any, draws: Draws) -> tuple[jax.Array, Any]:
+        model = nnx.merge(graph, params, stats)
+        logits = model(batch["image"], tokens, train=True, draws=draws)
+        loss = losses.general(logits[model.output], batch["label"], terms, config.loss.smoothing).mean()
+        right = {f"accuracy_{branch}": _share_right(values, batch["label"]) for branch, values in logits.items()}
+        return loss, ({"loss": loss, **right}, states.split(model)[2])
+
+    gradient = jax.grad(loss_of, has_aux=True)
 
     def train_step(
         state: State, batch: dict[str, jax.Array], tokens: jax.Array | None
     ) -> tuple[State, dict[str, jax.Array]]:
         # Draws depend on the seed, the step and the place in the global batch, on no device.
-        key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-
-        def loss_of(params: Any) -> tuple[jax.Array, Any]:
-            model = nnx.merge(graph, params, state.stats)
-            logits = model(batch["image"], tokens, train=True, key=key)
-            loss = losses.general(logits[model.output], batch["label"], terms, config.loss.smoothing)
-            return loss.mean(), (logits, states.split(model)[2])
-
-        (loss, (logits, stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+        draws = Draws(jax.random.fold_in(jax.random.key(config.seed), state.step), 0, parts, devices)
+        if parts == 1:
+            grads, (metrics, stats) = gradient(state.params, state.stats, batch, tokens, draws)
+        else:
+            grads, (metrics, stats) = accumulation.mean(gradient, state.params, state.stats, batch, tokens, draws)
         params, opt_state = optimizer.update(tx, grads, state.opt_state, state.params)
-        metrics = {"loss": loss, "gradient_norm": optax.tree.norm(grads)}
-        for branch, values in logits.items():
-            right = values.argmax(axis=-1).astype(jnp.int32) == batch["label"]
-            metrics[f"accuracy_{branch}"] = right.astype(jnp.float32).mean()
+        metrics["gradient_norm"] = optax.tree.norm(grads)
         return State(state.step + 1, params, stats, opt_state), metrics
 
     return train_step
+
+
+def _share_right(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    return (logits.argmax(axis=-1).astype(jnp.int32) == labels).astype(jnp.float32).mean()
 
 
 def _loop(
@@ -90,9 +118,11 @@ def _loop(
     workdir: Path,
     checkpoints: Checkpoints,
     board: TensorBoard,
+    profile: Profile,
+    started: float,
 ) -> State:
     config, images = parts.config, parts.dataset.split("train")
-    rate = optimizer.schedule(config, len(images))
+    learning_rate = optimizer.learning_rate(config, len(images))
     batches = pipeline.train_batches(
         images,
         data.train_transform(config),
@@ -101,27 +131,37 @@ def _loop(
         workers=config.data.workers,
         start=steps[0],
     )
-    fed = feed.feed(parts, batches, split="train", training=True)
-    in_flight = InFlight(workdir, images)
-    since, logged = time.perf_counter(), steps[0]
-    with Interruption() as interruption, _bar(steps) as bar:
+    breakdown = Breakdown()
+    fed = feed.feed(parts, breakdown.batches(batches), split="train", training=True)
+    in_flight = InFlight(workdir, images, breakdown)
+    logged = steps[0]
+    with Interruption() as interruption, _bar(steps) as bar, profile:
         for step in range(steps[0] + 1, steps[1] + 1):
+            if step % config.train.log_every == 0:
+                in_flight.land_all()
+                breakdown.measure()
             batch, found = next(fed)
+            breakdown.mark("retrieve", found)
             state, metrics = train_step(state, batch, found and found["tokens"])
+            breakdown.mark("train", metrics)
             in_flight.add(step, batch["id"], metrics)
+            profile.step(metrics)
             parts.check()
             bar.update()
+            if step == steps[0] + 1:
+                _report_start(bar, board, step, metrics, started)
+                work = usage.step_flops(parts, train_step, state, batch, found)
             last = step == steps[1] or interruption.reached(step)
             if last or step % config.train.log_every == 0:
-                values = in_flight.take_means()
+                values = in_flight.take_means() | breakdown.record(step - logged)
                 parts.check()
-                elapsed = time.perf_counter() - since
-                values["images_per_second"] = (step - logged) * config.train.batch_size / elapsed
-                values["learning_rate"] = float(rate(step - 1))
-                values |= _retrieval_scalars(parts, batch, found)
+                values["images_per_second"] = config.train.batch_size / (1e-3 * values["step_ms"])
+                values["learning_rate"] = learning_rate(step - 1)
+                values |= _retrieval_scalars(parts, batch, found) | usage.peak_memory()
+                values |= usage.arithmetic(work, 1e-3 * values["step_ms"], list(parts.mesh.devices.flat))
                 board.scalars(step, {f"train/{name}": value for name, value in values.items()})
-                bar.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
-                since, logged = time.perf_counter(), step
+                bar.set_postfix_str(f"loss {values['loss']:.3f}, ms: {line(values)}", refresh=False)
+                logged = step
             if last or step % config.checkpoint.every == 0:
                 in_flight.land_all()
                 parts.check()  # never save a step whose loss or lookup failed
@@ -147,3 +187,10 @@ def _retrieval_scalars(parts: system.System, batch: dict[str, jax.Array], found:
 
 def _bar(steps: tuple[int, int]) -> tqdm:
     return tqdm(initial=steps[0], total=steps[1], desc="train", unit="step", disable=not processes.first())
+
+
+def _report_start(bar: tqdm, board: TensorBoard, step: int, metrics: dict[str, jax.Array], started: float) -> None:
+    jax.block_until_ready(metrics)
+    seconds = time.perf_counter() - started
+    board.scalars(step, {"start/seconds_to_first_step": seconds})
+    bar.set_postfix_str(f"first step after {seconds:.1f} s", refresh=True)

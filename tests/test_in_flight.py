@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rac_jax import feed, train
+from rac_jax.breakdown import Breakdown
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.in_flight import InFlight, NotFinite
 from tests import tiny
@@ -18,7 +19,7 @@ def metrics(loss, norm=1.0):
 
 
 def test_means_since_the_last_time(tmp_path):
-    in_flight = InFlight(tmp_path, split=None)
+    in_flight = InFlight(tmp_path, None, Breakdown())
     for step, loss in enumerate([1.0, 2.0, 6.0]):
         in_flight.add(step, jnp.arange(2), metrics(loss))
     assert in_flight.take_means() == {"loss": 3.0, "gradient_norm": 1.0}
@@ -35,7 +36,7 @@ def test_a_bad_step_is_noticed_two_steps_later_without_being_waited_for(tmp_path
     class Split:
         images = Images()
 
-    in_flight = InFlight(tmp_path, Split())
+    in_flight = InFlight(tmp_path, Split(), Breakdown())
     in_flight.add(1, jnp.array([7, 5]), bad)
     in_flight.add(2, jnp.array([1, 2]), metrics(1.0))
     with pytest.raises(NotFinite, match="step 1 has loss"):

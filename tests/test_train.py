@@ -55,10 +55,11 @@ def eight(tmp_path_factory):
     return run(config, workdir), workdir
 
 
-@pytest.mark.parametrize("data, fsdp", [(1, 1), (2, 1), (2, 4)])
-def test_the_same_losses_on_other_meshes(eight, tmp_path, data, fsdp):
+@pytest.mark.parametrize("data, fsdp, accumulate", [(1, 1, 4), (2, 1, 1), (2, 1, 2), (2, 4, 2)])
+def test_the_same_losses_on_other_meshes_and_in_parts(eight, tmp_path, data, fsdp, accumulate):
     config = tiny.config(devices=data)
-    config.mesh.fsdp = fsdp
+    config.mesh.fsdp, config.train.accumulate = fsdp, accumulate
+    config.memory.dir = str(eight[1] / "memory")
     config.train.steps = 20
     losses = run(config, tmp_path)
     assert len(losses) == 20

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rac_jax.models import initialisers
+from rac_jax.models.draws import Draws
 
 
 class Dense(nnx.Module):
@@ -200,14 +201,14 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None) -> 
     return jax.lax.dot_general(shares, v, (((2,), (1,)), ((0,), (0,))))
 
 
-def drop_path(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+def drop_path(x: jax.Array, rate: float, draws: Draws | None) -> jax.Array:
     """Stochastic depth: drops the residual x [B, ...] of whole examples, and scales the others up.
 
     One draw an example of the global batch, so the result is the same however the batch is sharded.
     """
-    if rate == 0.0 or key is None:
+    if rate == 0.0 or draws is None:
         return x
-    kept = jax.random.bernoulli(key, 1.0 - rate, (x.shape[0],) + (1,) * (x.ndim - 1))
+    kept = draws.bernoulli(1.0 - rate, x.shape[0]).reshape((-1,) + (1,) * (x.ndim - 1))
     return jnp.where(kept, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros_like(x))
 
 

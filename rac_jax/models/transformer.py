@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rac_jax.models import layers
+from rac_jax.models.draws import Draws
 
 Rows = Callable[[jax.Array], jax.Array]  # cuts rows [B, Q, D] out of [B, T, D]
 
@@ -45,14 +46,14 @@ class Block(nnx.Module):
         x: jax.Array,
         *,
         bias: jax.Array | None = None,
-        key: jax.Array | None = None,
+        draws: Draws | None = None,
         pick: Rows | None = None,
     ) -> jax.Array:
-        """Tokens [B, T, D] to [B, T, D]; `bias` is added to attention scores, `key` drives stochastic depth.
+        """Tokens [B, T, D] to [B, T, D]; `bias` is added to attention scores, `draws` drive stochastic depth.
 
         `pick` cuts out the rows whose output is wanted, and only they are computed: what a last block is asked for.
         """
-        keys = (None, None) if key is None else jax.random.split(key)
+        first, second = draws.split() if draws else (None, None)
         normal = self.norm1(x)
         if pick is None:
             mixed = self.attention(normal, bias)
@@ -60,8 +61,8 @@ class Block(nnx.Module):
             x, mixed = pick(x), self.attention(normal, bias, pick(normal))
         if self.scaled:
             mixed = mixed * self.scale1[...].astype(x.dtype)[None, None, :]
-        x = x + layers.drop_path(mixed, self.drop, keys[0])
+        x = x + layers.drop_path(mixed, self.drop, first)
         mixed = self.down(layers.activation(self.activation)(self.up(self.norm2(x))))
         if self.scaled:
             mixed = mixed * self.scale2[...].astype(x.dtype)[None, None, :]
-        return x + layers.drop_path(mixed, self.drop, keys[1])
+        return x + layers.drop_path(mixed, self.drop, second)

@@ -10,6 +10,7 @@ from flax import nnx
 
 from rac_jax import models, weights
 from rac_jax.models import resnet
+from rac_jax.models.draws import Draws
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "resnet_timm"
 NARROW = {"widths": (8, 16, 32, 64)}
@@ -56,7 +57,7 @@ def test_training_modes_of_batch_norm():
 
     @nnx.jit
     def step(model):
-        gradients = nnx.grad(lambda m: jnp.sum(m(images, train=True, key=jax.random.key(0)) ** 2))(model)
+        gradients = nnx.grad(lambda m: jnp.sum(m(images, train=True, draws=Draws(jax.random.key(0))) ** 2))(model)
         return gradients["stem"][0]["norm"]["scale"][...]
 
     moved, kept = small(batch_norm="update", remat=True), small(batch_norm="frozen")

@@ -1,0 +1,70 @@
+"""How much of the machine a run uses: memory, and the share of the devices' arithmetic."""
+
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from rac_jax import system
+
+# Dense bfloat16 FLOP/s of one device, from the makers' data sheets, by a part of what JAX calls the device.
+PEAKS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "A10G": 70e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "V100": 125e12,
+    "T4": 65e12,
+    "TPU v6": 918e12,
+    "TPU v5p": 459e12,
+    "TPU v5": 197e12,
+    "TPU v4": 275e12,
+    "TPU v3": 61.5e12,
+    "TPU v2": 22.5e12,
+}
+
+
+def peak_memory() -> dict[str, float]:
+    """The most that was in use so far, in GB: by this process on the host, by the fullest device where JAX tells."""
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in jax.local_devices()]
+    found = {"host_memory_gb": kilobytes * 1024 / 1e9}
+    if known := [peak for peak in peaks if peak is not None]:
+        found["device_memory_gb"] = max(known) / 1e9
+    return found
+
+
+def step_flops(parts: system.System, train_step: Callable, state: Any, batch: Any, found: Any) -> float:
+    """What one step computes over all devices, E included, by XLA's own count, in which a loop counts once."""
+    steps = flops(train_step, state, batch, found and found["tokens"]) * parts.config.train.accumulate
+    if parts.retrieval is None or parts.config.memory.lookup == "cached":
+        return steps
+    on_each = flops(parts.retrieval.encode, parts.retrieval.parameters, batch["image"])
+    return steps + on_each * parts.mesh.size
+
+
+def flops(program: Callable, *arguments: Any) -> float:
+    """Of one call of a jitted program; 0 where XLA has no count."""
+    cost = program.lower(*arguments).cost_analysis()  # type: ignore[attr-defined]
+    return float((cost or {}).get("flops", 0.0))
+
+
+def peak_flops(devices: list[jax.Device]) -> float | None:
+    """FLOP/s of all devices together, if they are known."""
+    kind = devices[0].device_kind
+    for name, peak in PEAKS.items():
+        if name in kind:
+            return peak * len(devices)
+    return None
+
+
+def arithmetic(flops_a_step: float, seconds_a_step: float, devices: list[jax.Device]) -> dict[str, float]:
+    """TFLOPs a step, TFLOP/s, and the share of the devices' peak (in bfloat16) where that is known."""
+    found = {"tflops_a_step": flops_a_step / 1e12, "tflops_per_second": flops_a_step / seconds_a_step / 1e12}
+    if peak := peak_flops(devices):
+        found["model_flops_utilisation"] = flops_a_step / seconds_a_step / peak
+    return found

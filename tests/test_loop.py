@@ -1,0 +1,135 @@
+"""What the loop does beside training: no hidden transfers, nothing compiled twice, and an account of itself."""
+
+import contextlib
+import logging
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rac_jax import breakdown, compilation, train, usage
+from rac_jax import config as configs
+from tests import tiny
+from tests.test_train import events
+
+
+def config():
+    c = tiny.config(devices=2)
+    c.train.steps, c.train.log_every, c.checkpoint.every, c.eval.show = 12, 4, 4, 0
+    return c
+
+
+@contextlib.contextmanager
+def compiler_log():
+    """The names of the programs that are compiled inside, and of those that were found in the cache."""
+    compiled, hits, records = [], [], []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            records.append(record.getMessage())
+
+    handler, loggers = Keep(), [logging.getLogger(name) for name in ("jax._src.dispatch", "jax._src.compiler")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+    try:
+        yield compiled, hits
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+        for message in records:
+            compiled += re.findall(r"Finished XLA compilation of (?:jit\()?(\w+)", message)
+            hits += re.findall(r"Persistent compilation cache hit for '(?:jit_)?(\w+)'", message)
+
+
+@pytest.fixture(scope="module")
+def looped(tmp_path_factory):
+    """A run whose loop may not transfer anything unasked: (its folder, what the loop compiled)."""
+    workdir, original = tmp_path_factory.mktemp("looped"), train._loop
+    names = []
+
+    def guarded(*arguments):
+        with jax.transfer_guard("disallow"), compiler_log() as (compiled, _):
+            result = original(*arguments)
+        names.extend(compiled)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "_loop", guarded)
+        train.train(config(), workdir, profile=True)
+    return workdir, names
+
+
+def test_the_guard_would_notice():
+    with pytest.raises(Exception, match="Disallowed host-to-device transfer"), jax.transfer_guard("disallow"):
+        jnp.add(jnp.float32(1), 1)
+
+
+def test_each_program_is_compiled_once(looped):
+    names = looped[1]
+    assert names.count("train_step") == 1
+    assert len([name for name in names if name == "local"]) == 1  # E and its lookup
+    ours = [name for name in names if name != "slice"]  # Orbax cuts what devices hold alike, to write it together
+    assert len(ours) == len(set(ours)), ours
+
+
+def test_where_the_time_and_the_memory_went(looped):
+    board = events(looped[0])
+    found = {name: [p.value for p in board.Scalars(f"train/{name}")] for name in (
+        "data_ms", "devices_ms", "host_ms", "step_ms", "retrieve_ms", "train_ms", "lookup_ms", "host_memory_gb",
+        "tflops_a_step", "tflops_per_second",
+    )}  # fmt: skip
+    assert {len(values) for values in found.values()} == {3}
+    for i, total in enumerate(found["step_ms"]):
+        parts = found["data_ms"][i] + found["devices_ms"][i] + found["host_ms"][i]
+        measured = found["retrieve_ms"][i] + found["train_ms"][i]  # once in four steps
+        assert parts + measured / 4 == pytest.approx(total, rel=0.02)
+        assert found["retrieve_ms"][i] >= found["lookup_ms"][i] > 0
+    assert 0.1 < found["host_memory_gb"][-1] < 64
+    assert len(set(found["tflops_a_step"])) == 1
+    assert found["tflops_a_step"][0] / (1e-3 * found["step_ms"][-1]) == pytest.approx(found["tflops_per_second"][-1])
+    assert board.Scalars("start/seconds_to_first_step")[0].value > 0
+
+
+def test_a_trace_for_tensorboard(looped):
+    (trace,) = looped[0].glob("tensorboard/plugins/profile/*/*.xplane.pb")
+    profile = jax.profiler.ProfileData.from_file(str(trace))
+    names = {event.name for plane in profile.planes for row in plane.lines for event in row.events}
+    assert any("train_step" in name for name in names)
+
+
+def test_the_second_start_finds_the_training_step_compiled(looped, tmp_path):
+    jax.clear_caches()  # as in a new process
+    c = config()
+    c.train.steps, c.memory.dir = 1, str(looped[0] / "memory")
+    with compiler_log() as (_, hits):
+        train.train(c, tmp_path)
+    assert "train_step" in hits
+
+
+def test_where_compiled_programs_are_kept(tmp_path, monkeypatch):
+    c = configs.default()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compilation.folder(c) == tmp_path / "rac_jax" / "compiled"
+    c.compiled = str(tmp_path / "mine")
+    assert compilation.folder(c) == tmp_path / "mine"
+
+
+def test_flops_are_counted_over_all_devices_and_compared_to_a_known_peak():
+    product = jax.jit(lambda a, b: a @ b)
+    assert usage.flops(product, jnp.zeros((4, 8)), jnp.zeros((8, 16))) == 2 * 4 * 8 * 16
+
+    class Device:
+        device_kind = "NVIDIA A100-SXM4-80GB"
+
+    found = usage.arithmetic(312e12, 2.0, [Device(), Device()])
+    assert found == {"tflops_a_step": 312, "tflops_per_second": 156, "model_flops_utilisation": 0.25}
+    assert "model_flops_utilisation" not in usage.arithmetic(1.0, 1.0, jax.devices())  # a CPU
+
+
+def test_the_line_under_the_bar():
+    values = {"data_ms": 0.4, "train_ms": 80.2, "retrieve_ms": 12.0, "host_ms": 1.0, "devices_ms": 3.0, "loss": 1.0}
+    assert breakdown.line(values) == "data 0 retrieve 12 train 80 host 1"

@@ -1,0 +1,45 @@
+"""A long run on 8 simulated devices needs no more memory at its end than after its first 200 steps.
+
+RAC_JAX_SOAK=2000 python -m pytest tests/test_soak.py -s      # steps; left out otherwise, for it takes long
+"""
+
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rac_jax import feed, train
+from tests import tiny
+
+STEPS = int(os.environ.get("RAC_JAX_SOAK", "0"))
+SETTLED, EVERY = 200, 50
+
+
+def resident_megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+@pytest.mark.skipif(not STEPS, reason="set RAC_JAX_SOAK=2000 to run it")
+def test_host_memory_does_not_grow(tmp_path, monkeypatch):
+    config = tiny.config()
+    config.train.epochs, config.train.steps, config.train.log_every = 1000.0, STEPS, 20
+    config.checkpoint.every = 130
+    original, seen = feed.feed, []
+
+    def watched(*args, **kwargs):
+        for n, fed in enumerate(original(*args, **kwargs)):
+            if n % EVERY == 0:
+                seen.append((n, resident_megabytes()))
+                print(f"step {n}: {seen[-1][1]:.0f} MB", flush=True)
+            yield fed
+
+    monkeypatch.setattr(feed, "feed", watched)
+    monkeypatch.setattr(train.evaluate, "evaluate", lambda *_: None)
+    train.train(config, tmp_path)
+    steps, megabytes = np.array([point for point in seen if point[0] >= SETTLED]).T
+    growth = np.polyfit(steps, megabytes, 1)[0] * (STEPS - SETTLED)
+    print(f"growth over {STEPS - SETTLED} steps, by a line through them: {growth:.1f} MB")
+    assert growth < 20
+    assert np.median(megabytes[-5:]) - np.median(megabytes[:5]) < 20
