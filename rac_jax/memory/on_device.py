@@ -35,7 +35,7 @@ def place(lookup: Lookup, mesh: Mesh, dtype: str) -> Table:
         return part
 
     def bias(index: Any) -> np.ndarray:
-        return _bias(lookup, index[0], per_device)
+        return _bias(lookup, index[0], per_device, dtype)
 
     everywhere = {"text_of": memory.text_of, "tokens": snippets.tokens}
     everywhere |= {"starts": snippets.starts, "lengths": snippets.lengths}
@@ -46,14 +46,14 @@ def place(lookup: Lookup, mesh: Mesh, dtype: str) -> Table:
     }
 
 
-def _bias(lookup: Lookup, rows: slice, number: int) -> np.ndarray:
+def _bias(lookup: Lookup, rows: slice, number: int, dtype: str) -> np.ndarray:
     """What is added to a query's products with these rows: −∞ where a row may not come back, −|key|² for L2."""
     keys, allowed = lookup.memory.keys[rows], lookup.memory.allowed()
     bias = np.full(number, -np.inf, np.float32)
     bias[: len(keys)] = 0
     if lookup.metric == "l2":
         for start in range(0, len(keys), CHUNK):
-            part = np.asarray(keys[start : start + CHUNK], np.float32)
+            part = keys[start : start + CHUNK].astype(jnp.dtype(dtype)).astype(np.float32)  # as the devices see them
             bias[start : start + len(part)] = -np.square(part).sum(axis=1)
     if allowed is not None:
         bias[: len(keys)][~allowed[rows]] = -np.inf
