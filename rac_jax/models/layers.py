@@ -107,6 +107,7 @@ def _activation(f: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array]
         return apply(x), x
 
     def backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
+        x, cotangent = jax.lax.optimization_barrier((x, cotangent))  # else what f and its slope share is kept
         slopes = slope(x.astype(jnp.float32))
         return ((cotangent.astype(jnp.float32) * slopes).astype(x.dtype),)
 
