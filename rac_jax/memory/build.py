@@ -94,7 +94,8 @@ def add(
                 name, rows=len(content), fingerprint=content.fingerprint, origin=content.origin, root=content.root
             )
         done = _of_the_first(done)
-        with tqdm(initial=done, total=len(content), desc=f"memory: encode {name}", unit="img") as bar:
+        shown = {"desc": f"memory: encode {name}", "unit": "img", "disable": not processes.first()}
+        with tqdm(initial=done, total=len(content), **shown) as bar:
             for keys in _shards(_counted(_keys(config, content, done, encode, parameters, mesh), bar)):
                 if editor:
                     _append(editor, keys, content, done)
