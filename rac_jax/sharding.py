@@ -11,6 +11,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from rac_jax.config import ConfigError
+
 AXES = ("data", "fsdp")
 SMALLEST = 2**12  # numbers in an array that is worth splitting
 
@@ -19,6 +21,11 @@ def make_mesh(config: ConfigDict) -> Mesh:
     """The devices as a data × fsdp grid; `config.validate` has checked the numbers."""
     fsdp = config.mesh.fsdp
     data = jax.device_count() // fsdp if config.mesh.data == -1 else config.mesh.data
+    if jax.process_count() > 1 and data * fsdp < jax.device_count():
+        raise ConfigError(
+            f"config.mesh.data is {data}; in a run of {jax.process_count()} processes all {jax.device_count()} devices "
+            "must be used, as with -1"
+        )
     devices = jax.devices()[: data * fsdp]
     return jax.make_mesh((data, fsdp), AXES, axis_types=(AxisType.Auto,) * 2, devices=devices)
 

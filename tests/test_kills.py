@@ -60,6 +60,7 @@ def test_kills_leave_no_trace_in_the_parameters(tmp_path):
     config = tiny.config(devices=1)
     config.train.steps, config.checkpoint.every = min(300, 40 + 13 * KILLS), 5
     config.compiled, config.memory.dir = str(tmp_path / "compiled"), str(tmp_path / "memory")
+    config.memory.lookup = "pipelined"  # whose programs are all kept: a start is quick
     arguments = tiny.arguments(config)
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     whole = start(undisturbed, arguments)

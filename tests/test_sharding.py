@@ -41,3 +41,16 @@ def test_where_the_arrays_of_a_state_lie():
     }
     plain = jax.tree.map(lambda shape: shape.sharding.spec, sharding.state(mesh(), tree))
     assert set(jax.tree.leaves(plain, is_leaf=lambda x: isinstance(x, PartitionSpec))) == {PartitionSpec()}
+
+
+@pytest.mark.parametrize("classes", [365, 8142])
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 6, 8])
+def test_the_class_axis_is_whole_on_any_number_of_devices(classes, devices):
+    config = configs.default()
+    config.mesh.data, config.mesh.fsdp = 1, devices
+    head = {"kernel": jnp.zeros((768, classes)), "bias": jnp.zeros(classes)}
+    tree = {"base_head": head, "mu": {"text_head": head}}
+    for shape in jax.tree.leaves(sharding.state(sharding.make_mesh(config), tree)):
+        assert shape.sharding.shard_shape(shape.shape)[-1] == classes
+        if len(shape.shape) == 2:
+            assert shape.sharding.shard_shape(shape.shape)[0] == 768 // devices
