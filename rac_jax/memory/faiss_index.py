@@ -23,7 +23,7 @@ METRICS = {"cosine": faiss.METRIC_INNER_PRODUCT, "l2": faiss.METRIC_L2}
 HALF = faiss.ScalarQuantizer.QT_fp16
 CHUNK = 2**16  # keys that are converted to float32 at once
 SAME_GRAPH_UP_TO = 20_000  # rows: built by one thread; with more threads, links depend on which comes first
-FEWEST_PROBES = 8  # lists that a search reads: the root of their number, and at least so many
+FEWEST_PROBES = 16  # lists that a search reads: twice the root of their number, and at least so many
 WIDEST = 16  # times as many candidates as usual, when only some of the rows are allowed; beyond, all allowed are read
 
 
@@ -66,7 +66,7 @@ class FaissIndex:
         if isinstance(self.finder, faiss.IndexHNSW):
             return faiss.SearchParametersHNSW(efSearch=round(wider * ef_search), sel=selector)
         lists = self.finder.nlist
-        probes = min(lists, round(wider * max(FEWEST_PROBES, lists**0.5)))
+        probes = min(lists, round(wider * max(FEWEST_PROBES, 2 * lists**0.5)))
         return faiss.SearchParametersIVF(nprobe=probes, sel=selector)
 
     def _selection(self, allowed: np.ndarray) -> tuple[Any, int]:
