@@ -1,0 +1,62 @@
+"""Runs a table of the paper: python -m rac_jax.reproduce TABLE --config=FILE [--seeds=3] [--out=DIR]
+
+TABLE is main, retrieval, index, text, k, content, reweighting, tau or fusion. Every row is run with every seed on the
+config's data, with its budget; rows that are there already are not run again. Writes DIR/TABLE.md and DIR/TABLE.png.
+"""
+
+import sys
+from pathlib import Path
+
+from absl import app, flags
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from rac_jax import commands, files
+from rac_jax.report import plots
+from rac_jax.reproduce import results, runs
+from rac_jax.reproduce.tables import TABLES, Row, Table
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
+SEEDS = flags.DEFINE_integer("seeds", 3, "How often each row is run.", lower_bound=1)
+OUT = flags.DEFINE_string("out", None, "The folder; default runs/reproduce_<the config's name>.")
+SPLIT = flags.DEFINE_string("split", "test", "The split that is evaluated; choose settings on val, not on test.")
+ROWS = flags.DEFINE_list("rows", [], "Only these rows, by name.")
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) != 2 or argv[1] not in TABLES or CONFIG.value is None:
+        raise app.UsageError(f"a table and a --config are needed; the tables are {', '.join(TABLES)}\n\n{__doc__}")
+    name, config = argv[1], CONFIG.value
+    table, folder = TABLES[name], Path(OUT.value or f"runs/reproduce_{config.name}")
+    given = [argument for argument in sys.argv[1:] if argument.startswith(("--config=", "--config."))]
+    found = run(name, table, runs.Place(folder, given, config, SPLIT.value), SEEDS.value)
+    text = results.markdown(table, found, config.data.name)
+    files.write_text(folder / f"{name}.md", text)
+    if any(not isinstance(row, str) for row in found.values()):
+        plots.save(folder / f"{name}.png", plots.png(results.plot(table, found)))
+    print(f"{table.title}: accuracy on {SPLIT.value} in %, mean ± deviation over {SEEDS.value} seeds\n\n{text}")
+    print(f"wrote {folder / name}.md")
+
+
+def run(name: str, table: Table, place: runs.Place, seeds: int) -> results.Results:
+    """The results of every row; a row that cannot be run says why, and the others go on."""
+    found: dict[str, list[runs.Accuracy] | str] = {}
+    rows = [row for row in table.rows if not ROWS.value or row.name in ROWS.value]
+    with tqdm(total=len(rows) * seeds, desc=name, unit="run") as bar:
+        for row in rows:
+            bar.set_postfix_str(row.name)
+            found[row.name] = _row(name, table, row, place, seeds)
+            bar.update(seeds)
+    return found
+
+
+def _row(name: str, table: Table, row: Row, place: runs.Place, seeds: int) -> list[runs.Accuracy] | str:
+    try:
+        return [runs.result(place, name, table, row, seed) for seed in range(seeds)]
+    except runs.RowFailed as error:
+        tqdm.write(f"{row.name}: {error}", file=sys.stderr)
+        return f"{results.NOT_RUN}: {str(error).partition(' (see')[0]}"
+
+
+if __name__ == "__main__":
+    commands.run(main, CONFIG)

@@ -1,0 +1,166 @@
+"""Which runs make up each table or figure of the paper, and what the paper itself reports for them.
+
+A row is a set of config fields. The paper's figures are accuracies in %, for the data set that they were measured on;
+where the paper shows a curve without numbers there are none.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+Paper = Mapping[str, Mapping[str, float]]  # data set -> group -> %
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of a table: a run of each seed."""
+
+    name: str
+    fields: Mapping[str, Any]
+    paper: Paper = dataclasses.field(default_factory=dict)
+    x: float = 0.0  # its place on the axis of the plot
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The rows, and what is looked at."""
+
+    title: str
+    rows: tuple[Row, ...]
+    trained: bool = True  # else only what the nearest neighbour says counts, and nothing is trained
+    axis: str = ""  # of the plot; "" = a bar a row
+    log: bool = False  # the axis
+
+
+def _groups(all_: float, many: float, medium: float, few: float) -> dict[str, float]:
+    return {"all": all_, "many": many, "medium": medium, "few": few}
+
+
+BASE, RETRIEVAL = {"model.branches": "base"}, {"model.branches": "retrieval"}
+
+MAIN = Table(
+    "Methods",
+    (
+        Row("CE", BASE | {"loss.name": "ce"}, {
+            "places_lt": _groups(37.16, 50.81, 33.83, 19.51), "inat2018": _groups(74.44, 81.53, 76.62, 69.82),
+        }),
+        Row("BalCE", BASE | {"loss.name": "balce"}, {
+            "places_lt": _groups(43.67, 49.03, 45.72, 29.05), "inat2018": _groups(74.49, 72.39, 76.06, 73.05),
+        }),
+        Row("base, LACE", BASE, {
+            "places_lt": _groups(44.05, 44.57, 45.06, 40.77), "inat2018": _groups(78.32, 74.41, 78.95, 78.55),
+        }),
+        Row("retrieval, LACE", RETRIEVAL, {
+            "places_lt": _groups(39.58, 43.50, 41.99, 26.83), "inat2018": _groups(52.37, 50.10, 52.77, 52.45),
+        }),
+        Row("RAC", {}, {
+            "places_lt": _groups(47.17, 48.69, 48.31, 41.76), "inat2018": _groups(80.24, 75.92, 80.48, 81.07),
+        }),
+    ),
+)  # fmt: skip
+
+ENCODERS = Table(
+    "Nearest neighbour by encoder (exact, L2)",
+    tuple(
+        Row(name, {
+            "model.encoder": model, "model.encoder_weights": weights, "memory.index": "flat", "memory.metric": "l2",
+            **more,
+        }, paper)
+        for name, model, weights, more, paper in (
+            ("EfficientNet-Lite0", "efficientnet_lite0", "efficientnet_lite0:imagenet", {}, {}),
+            ("RN50", "resnet50", "resnet50:a1_in1k", {}, {
+                "places_lt": _groups(20.34, 31.73, 16.28, 8.65), "inat2018": _groups(21.56, 26.8, 20.8, 21.15),
+            }),
+            ("RN152d", "resnet152d", "resnet152d:ra2_in1k", {}, {
+                "places_lt": _groups(21.89, 33.52, 17.71, 10.03), "inat2018": _groups(30.09, 38.95, 29.56, 28.45),
+            }),
+            ("ViT-B/32", "vit_b32", "vit_b32:augreg_in21k", {}, {
+                "places_lt": _groups(27.92, 38.34, 24.82, 15.83), "inat2018": _groups(44.31, 48.14, 43.69, 44.1),
+            }),
+            ("ViT-B/16", "vit_b16", "vit_b16:augreg_in21k", {}, {
+                "places_lt": _groups(29.91, 39.97, 26.74, 18.65), "inat2018": _groups(53.89, 59.38, 53.92, 52.42),
+            }),
+            ("ViT-B/16, 384 pixels", "vit_b16", "vit_b16:augreg_in21k", {"data.image_size": 384}, {
+                "places_lt": _groups(30.55, 40.79, 27.23, 19.25), "inat2018": _groups(61.77, 66.15, 61.54, 60.92),
+            }),
+        )
+    ),
+    trained=False,
+)  # fmt: skip
+
+INDEX = Table(
+    "Nearest neighbour by index",
+    tuple(
+        Row(f"{name}, {metric}", {"memory.index": index, "memory.metric": metric}, {"places_lt": paper})
+        for name, index, metric, paper in (
+            ("exact", "flat", "l2", _groups(29.91, 39.97, 26.74, 18.65)),
+            ("exact", "flat", "cosine", _groups(29.64, 39.84, 26.51, 18.03)),
+            ("HNSW", "hnsw", "l2", _groups(29.66, 39.89, 26.51, 18.03)),
+            ("HNSW", "hnsw", "cosine", _groups(29.37, 39.57, 26.26, 17.68)),
+        )
+    ),
+    trained=False,
+)
+
+TEXT = Table(
+    "Text encoders",
+    (
+        Row("CLIP", {}),
+        Row("GloVe", {"model.text": "glove", "model.text_weights": "glove:6b_300d", "model.text_options": ""}),
+        Row("random words", {"model.text": "random_words", "model.text_weights": "", "model.text_options": ""}),
+        Row("BERT", {"model.text": "bert", "model.text_weights": "bert", "model.text_options": ""}),
+    ),
+)
+
+K = Table(
+    "Neighbours k (retrieval branch alone)",
+    tuple(Row(f"k = {k}", RETRIEVAL | {"memory.k": k}, x=k) for k in (1, 2, 3, 5, 10, 20, 30, 50, 100)),
+    axis="k",
+    log=True,
+)
+
+CONTENT = Table(
+    "What the memory holds (retrieval branch alone)",
+    tuple(
+        Row(name, RETRIEVAL | {"memory.keep": keep})
+        for name, keep in (
+            *((f"{share:g} of the rows", f"share={share:g}") for share in (0.05, 0.1, 0.25, 0.5, 1.0)),
+            *((f"{number} rows a class", f"per_class={number}") for number in (1, 2, 5)),
+            *((f"{share:g} of the classes, 5 rows each", f"classes={share:g},per_class=5") for share in (0.2, 0.4)),
+        )
+    ),
+)
+
+REWEIGHTING = Table(
+    "Re-weighting",
+    tuple(
+        Row(name, {"loss.reweight": kind}, {"places_lt": places, "inat2018": inat})
+        for name, kind, places, inat in (
+            ("none", "none", _groups(47.75, 49.72, 49.34, 40.46), _groups(80.24, 75.92, 80.48, 81.07)),
+            ("inverse sqrt", "inverse_sqrt", _groups(48.32, 47.12, 49.58, 47.65), _groups(79.56, 71.13, 80.02, 81.19)),
+            ("inverse log", "inverse_log", _groups(48.29, 44.88, 51.35, 47.54), _groups(79.35, 67.17, 80.04, 81.67)),
+        )
+    ),
+)
+
+TAU = Table(
+    "Strength τ of the logit adjustment",
+    tuple(Row(f"τ = {tau:g}", {"loss.tau": tau}, x=tau) for tau in (0.0, 0.5, 1.0, 1.5, 2.0)),
+    axis="τ",
+)
+
+FUSION = Table(
+    "Scale of the fused logits", tuple(Row(scale, {"model.scale": scale}) for scale in ("paper", "sqrt", "learned"))
+)
+
+TABLES = {
+    "main": MAIN,
+    "retrieval": ENCODERS,
+    "index": INDEX,
+    "text": TEXT,
+    "k": K,
+    "content": CONTENT,
+    "reweighting": REWEIGHTING,
+    "tau": TAU,
+    "fusion": FUSION,
+}
