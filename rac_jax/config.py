@@ -75,6 +75,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.ef_search = 0  # candidates while it is searched; 0 = max(64, 4 k); 16 is FAISS's own, and the paper's
     c.memory.cut = "snippet"  # what T's window cannot hold is cut by: snippet | token (CLIP's own way, and the paper's)
     c.memory.lookup = "callback"  # callback | pipelined (the same, a step ahead) | cached (once, for the plain image)
+    c.memory.keep = ""  # ask only a part, as "share=0.1", "per_class=5", "classes=0.2,per_class=5"; drawn by data.seed
     c.memory.exclude = "id"  # in training, leave out: id (the query itself) | first | none
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
 

@@ -189,9 +189,9 @@ def _retrieval(
     else:
         program = retrieve.create(encode, lookup, mesh)
     keys = retrieve.create_keys(encode, mesh)
-    asked = {name: config.memory[name] for name in ("k", "exclude", "ef_search", "index", "device_dtype")}
+    asked = {name: config.memory[name] for name in ("k", "exclude", "keep", "ef_search", "index", "device_dtype")}
     rows = [[source.fingerprint, source.state, place.start] for source, place in memory.manifest.slices()]
-    recipe = {"memory": memory.fingerprint, "rows": rows, "asked": asked}
+    recipe = {"memory": memory.fingerprint, "rows": rows, "asked": asked | {"seed": config.data.seed}}
     row_class = sharding.put_replicated(mesh, _row_classes(memory, dataset))
     train = dataset.fingerprint("train")
     return Retrieval(encoder_parameters, lookup, program, keys, recipe, cache, whole, train, row_class)

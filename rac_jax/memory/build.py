@@ -1,6 +1,7 @@
 """Filling a memory: encode a source's images with E, a shard at a time, and index the keys."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rac_jax import data, processes, sharding, weights
 from rac_jax.config import ConfigError
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
-from rac_jax.memory import edit, index, manifest, sources, store
+from rac_jax.memory import edit, index, keep, manifest, sources, store
 from rac_jax.memory.manifest import BadMemory, Manifest, Recipe, Source
 from rac_jax.memory.retrieve import Encode
 from rac_jax.memory.sources import Content
@@ -49,6 +50,8 @@ def open_or_build(
         _check_k(config, len(content), len(content))
         add(config, recipe, TRAIN, content, encode, parameters, folder=folder, mesh=mesh)
     memory = store.read(folder)
+    if part := configs.options(config, "memory.keep"):
+        memory = dataclasses.replace(memory, kept=keep.rows(memory, part, config.data.seed))
     _check_k(config, memory.enabled, len(memory))
     return memory
 
@@ -219,7 +222,7 @@ def _check_k(config: ConfigDict, enabled: int, rows: int) -> None:
     if k + spare > enabled:
         raise ConfigError(
             f"config.memory.k is {k}, but the memory has {enabled} images"
-            + (f" (a further {rows - enabled} are disabled or removed)" if rows > enabled else "")
+            + (f" (a further {rows - enabled} are disabled, removed or not kept)" if rows > enabled else "")
             + (" and a training image is no neighbour of its own" if spare else "")
             + f"; k may be at most {max(enabled - spare, 0)}"
         )

@@ -32,6 +32,7 @@ class Memory:
     text_of: np.ndarray  # [N] int32: which of them a row has
     images: Strings  # [N] references
     index: Any
+    kept: np.ndarray | None = None  # [N] bool: the rows that this run asks, if it does not ask all that are enabled
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -53,18 +54,18 @@ class Memory:
     @functools.cached_property
     def enabled(self) -> int:
         """How many rows a search may return."""
-        return sum(source.rows for source in self.manifest.sources if source.state == manifest.ENABLED)
+        allowed = self.allowed()
+        return len(self) if allowed is None else int(allowed.sum())
 
     def allowed(self) -> np.ndarray | None:
         """The rows that a search may return, [N] bool; None for all of them. The same array at each call."""
-        return self._allowed
+        return self.kept if self.kept is not None else self._of_enabled_sources
 
     @functools.cached_property
-    def _allowed(self) -> np.ndarray | None:
-        if self.enabled == len(self):
-            return None
+    def _of_enabled_sources(self) -> np.ndarray | None:
         sources = [source for source, _ in self.manifest.slices()]
-        return np.repeat([s.state == manifest.ENABLED for s in sources], [s.rows for s in sources])
+        enabled = np.array([source.state == manifest.ENABLED for source in sources], bool)
+        return None if enabled.all() else np.repeat(enabled, [source.rows for source in sources])
 
     def row_of(self, data_fingerprint: str, ids: np.ndarray) -> np.ndarray:
         """Rows of a split's images by their ids, int32; −1 for all when the split is not inside."""

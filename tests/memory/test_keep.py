@@ -1,0 +1,51 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from rac_jax.config import ConfigError
+from rac_jax.memory import keep
+
+
+@dataclasses.dataclass
+class Small:
+    """A memory of 12 rows: 6 of a, 4 of b, 2 of c; c is known to two sources."""
+
+    texts = ("a", "b", "c", "c")
+    text_of = np.array([0] * 6 + [1] * 4 + [2, 3])
+    mask: np.ndarray | None = None
+
+    def __len__(self):
+        return len(self.text_of)
+
+    def allowed(self):
+        return self.mask
+
+
+def counts(kept):
+    of_rows = {"a": slice(0, 6), "b": slice(6, 10), "c": slice(10, 12)}
+    return {text: int(kept[rows].sum()) for text, rows in of_rows.items()}
+
+
+def test_a_share_of_the_rows_is_drawn_by_the_seed():
+    kept = keep.rows(Small(), {"share": 0.5}, seed=0)
+    assert kept.sum() == 6
+    np.testing.assert_array_equal(kept, keep.rows(Small(), {"share": 0.5}, seed=0))
+    assert (kept != keep.rows(Small(), {"share": 0.5}, seed=1)).any()
+
+
+def test_rows_of_each_class_and_some_classes():
+    assert counts(keep.rows(Small(), {"per_class": 3}, seed=0)) == {"a": 3, "b": 3, "c": 2}
+    some = counts(keep.rows(Small(), {"classes": 1 / 3, "per_class": 1}, seed=0))
+    assert sorted(some.values()) == [0, 0, 1]
+
+
+def test_what_is_disabled_is_never_kept():
+    memory = Small(np.arange(12) >= 6)
+    assert counts(keep.rows(memory, {"share": 1.0}, seed=0)) == {"a": 0, "b": 4, "c": 2}
+
+
+@pytest.mark.parametrize("part", [{"rows": 1}, {"share": 0}])
+def test_an_unknown_part_is_refused(part):
+    with pytest.raises(ConfigError, match=r"config\.memory\.keep is .* share and classes .* and per_class"):
+        keep.rows(Small(), part, seed=0)
