@@ -150,7 +150,7 @@ def _votes(probabilities: dict[str, jax.Array], labels: jax.Array) -> dict[str, 
 def _unpadded(said: dict[str, Any]) -> Predictions:
     """The answers of a batch without those to its padding."""
     said = jax.tree.map(lambda values: values[said["mask"]], said)
-    votes = {branch: Votes(**values) for branch, values in said["votes"].items()}
+    votes = {branch: Votes(**said["votes"][branch]) for branch in BRANCHES if branch in said["votes"]}
     return Predictions(said["id"], said["label"], votes, said["rows"], said["similarities"])
 
 

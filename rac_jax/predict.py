@@ -109,7 +109,8 @@ def _answer(parts: system.System, said: dict[str, Any], place: int) -> Answer:
     names = parts.dataset.class_names
     branches = {
         branch: {"label": names[votes["label"][place]], "probability": float(votes["probability"][place])}
-        for branch, votes in said["votes"].items()
+        for branch in evaluate.BRANCHES
+        if (votes := said["votes"].get(branch))
     }
     answer: Answer = {**branches[parts.model.output], "branches": branches}
     if parts.retrieval is not None:

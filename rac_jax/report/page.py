@@ -32,6 +32,8 @@ h2 { font-size: 1.15rem; margin-top: 2.2rem; border-top: 1px solid var(--line); 
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
 th:first-child, td:first-child, .left td { text-align: left } .left td { white-space: normal; overflow-wrap: anywhere }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; display: block; margin: .6rem 0 }
+.view { overflow-x: auto } .view img { min-width: 44rem; max-width: 100% }
+@media (max-width: 40rem) { th, td { padding: .25rem .4rem; font-size: .85rem } }
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 0 1rem }
 pre { background: var(--pale); padding: .8rem; overflow-x: auto; font-size: .85rem } summary { cursor: pointer }
 """
@@ -112,7 +114,8 @@ def _plots(run: Run) -> str:
 
 def _views(run: Run, reason: str) -> str:
     paths = sorted(_folder(run).glob(f"{reason}_*.png"), key=lambda path: int(path.stem.rpartition("_")[2]))
-    return "".join(_picture(path, f"{reason} {number + 1}") for number, path in enumerate(paths))
+    pictures = (_picture(path, f"{reason} {number + 1}") for number, path in enumerate(paths))
+    return "".join(f'<div class="view">{picture}</div>' for picture in pictures)
 
 
 def _folder(run: Run) -> Path:

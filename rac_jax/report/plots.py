@@ -27,7 +27,7 @@ def by_class(counts: dict[str, Counts], class_counts: np.ndarray) -> Figure:
         values = accuracy[order]
         axes.plot(ranks, values, ".", color=COLOURS[branch], alpha=0.25, markersize=4)
         axes.plot(ranks, moving_average(values, window), color=COLOURS[branch], label=branch)
-    axes.set_title(f"by class, with the mean over {window} neighbouring classes")
+    axes.set_title(f"by class, with the mean over {window} neighbouring classes" if window > 1 else "by class")
     axes.legend(frameon=False)
     return figure
 
