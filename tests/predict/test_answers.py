@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rac_jax import data, evaluate, predict, train, workdirs
+from rac_jax import data, evaluate, train, workdirs
+from rac_jax.predict import answers as predict
 from rac_jax.report import predictions
 from tests import tiny
 

@@ -15,7 +15,7 @@ from rac_jax.reproduce import results, runs
 from rac_jax.reproduce.tables import TABLES, Row, Table
 from tests import tiny
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_field_of_every_row_is_a_field():
