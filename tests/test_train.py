@@ -78,12 +78,10 @@ def test_the_loss_falls(eight):
 def test_a_checkpoint_of_eight_devices_evaluates_on_one_with_the_same_table(eight):
     _, workdir = eight
     before = json.loads((workdir / "eval" / "test.json").read_text())
+    counts = (workdir / "eval" / "test_classes.json").read_text()
     evaluate.evaluate_checkpoint(tiny.config(devices=1), workdir, step=20, split="test")
-    after = json.loads((workdir / "eval" / "test.json").read_text())
-    expected, found = before.pop("branches"), after.pop("branches")
-    assert after == before and found.keys() == expected.keys()
-    for branch, accuracy in expected.items():  # one image of 250 may fall to the other side of a tie
-        assert found[branch]["all"] == pytest.approx(accuracy["all"], abs=0.0041)
+    assert json.loads((workdir / "eval" / "test.json").read_text()) == before
+    assert (workdir / "eval" / "test_classes.json").read_text() == counts
 
 
 def test_fsdp_splits_parameters_and_optimiser_state(tmp_path):
@@ -183,20 +181,18 @@ def test_a_finished_run_is_only_evaluated_again(whole, capsys):
 
 
 def test_a_memory_that_has_changed_is_used_as_it_is_and_the_run_says_so(eight, tmp_path, caplog):
-    _, workdir = eight
-    before = (workdir / "eval" / "test.json").read_text()
-    shutil.copytree(workdir / "memory", tmp_path / "memory")
+    workdir = tmp_path / "run"
+    shutil.copytree(eight[1], workdir)
+    before = json.loads((workdir / "eval" / "test.json").read_text())
     config = tiny.config(devices=1)
-    config.memory.dir = str(tmp_path / "memory")
-    keys = np.asarray(read_memory(tmp_path / "memory").keys[:20])
-    add(tmp_path / "memory", "more", keys + np.float32(0.001), texts=("a digit",))
+    keys = np.asarray(read_memory(workdir / "memory").keys[:20])
+    add(workdir / "memory", "more", keys + np.float32(0.001), texts=("a digit",))
     caplog.set_level(logging.WARNING, logger="absl")
     evaluate.evaluate_checkpoint(config, workdir, step=20, split="test")
     assert "step 20 was trained with train 466" in caplog.text and "this is train 466, more 20" in caplog.text
     after = json.loads((workdir / "eval" / "test.json").read_text())
-    assert json.loads(before)["sources"] == {"train": 466}
-    assert after["sources"] == {"train": 466, "more": 20} and after["memory"] != json.loads(before)["memory"]
-    (workdir / "eval" / "test.json").write_text(before)
+    assert before["sources"] == {"train": 466}
+    assert after["sources"] == {"train": 466, "more": 20} and after["memory"] != before["memory"]
 
 
 def test_a_folder_of_a_run_with_other_settings_is_refused(whole):

@@ -33,7 +33,7 @@ def test_names_of_places_and_species(clip):
 def test_joining_snippets_equals_tokenising_the_joined_text(clip, case):
     texts = case["text"].split(", ")
     distinct = sorted(set(texts))
-    joined = Snippets.tokenise(distinct, clip).join(np.array([[distinct.index(t) for t in texts]]))
+    joined = Snippets.tokenise(distinct, clip, cut="token").join(np.array([[distinct.index(t) for t in texts]]))
     assert joined[0].tolist() == case["ids"]
     assert joined.dtype == np.int32
 
