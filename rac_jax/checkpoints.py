@@ -17,6 +17,8 @@ from ml_collections import ConfigDict
 
 from rac_jax import files
 
+WORTH_SLICING = 2**20  # bytes of a device's slice
+
 
 class SaveFailed(RuntimeError):
     """A checkpoint that could not be written; those before it are whole."""
@@ -36,8 +38,14 @@ class Checkpoints:
             preservation_policy=ocp.checkpoint_managers.LatestN(config.checkpoint.keep),
             cleanup_tmp_directories=True,
         )
+        # The devices share the work of saving an array they all hold only where it is worth compiling a slice for.
+        arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=WORTH_SLICING)
+        registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
+        state = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+        handlers = {"state": state, "run": ocp.JsonCheckpointHandler()}
         with files.writing(_folder(workdir)):
-            return cls(ocp.CheckpointManager(_folder(workdir), options=options), config.checkpoint.keep)
+            manager = ocp.CheckpointManager(_folder(workdir), options=options, item_handlers=handlers)
+            return cls(manager, config.checkpoint.keep)
 
     @classmethod
     def read(cls, workdir: Path) -> "Checkpoints":

@@ -75,6 +75,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.ef_search = 0  # candidates while it is searched; 0 = max(64, 4 k); 16 is FAISS's own, and the paper's
     c.memory.cut = "snippet"  # what T's window cannot hold is cut by: snippet | token (CLIP's own way, and the paper's)
     c.memory.lookup = "callback"  # callback | pipelined (the same, a step ahead) | cached (once, for the plain image)
+    c.memory.cache = ""  # lookup "cached": the folder of what was found; "" = <workdir>/neighbours
     c.memory.keep = ""  # ask only a part, as "share=0.1", "per_class=5", "classes=0.2,per_class=5"; drawn by data.seed
     c.memory.exclude = "id"  # in training, leave out: id (the query itself) | first | none
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
@@ -90,6 +91,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.optim.min_learning_rate = 1e-7  # where warm-up starts and the cosine ends
     c.optim.base_learning_rate_factor = 1.0  # B's rate without its head, relative to learning_rate
     c.optim.text_learning_rate_factor = 1.0  # T's and its head's
+    c.optim.frozen = ""  # what is not trained: a pattern for the beginning of paths, as r"base\.(stem|blocks\.[0-9]\.)"
     c.optim.warmup_epochs = 5.0
     c.optim.warmup_power = 1.0  # 1: the rate rises on a straight line; above: slowly at first
     c.optim.weight_decay = 0.02  # none on biases, norms, class token and positions
@@ -162,8 +164,8 @@ POSITIVE = ("data.crop", "optim.warmup_power", "optim.epsilon", "optim.clip", "t
 
 # Fields that may change between two starts of one run: they change no number that it computes.
 FREE = (
-    "name", "compiled", "weights_dir", "data.root", "data.lists", "data.workers", "memory.dir", "memory.encode_batch",
-    "train.steps", "train.accumulate", "train.log_every", "eval", "checkpoint", "mesh",
+    "name", "compiled", "weights_dir", "data.root", "data.lists", "data.workers", "memory.dir", "memory.cache",
+    "memory.encode_batch",    "train.steps", "train.accumulate", "train.log_every", "eval", "checkpoint", "mesh",
 )  # fmt: skip
 
 

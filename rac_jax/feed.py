@@ -55,8 +55,8 @@ def _cached(
 ) -> Iterator[Fed]:
     """Neighbours of the plain images, found once; E and the index are not asked again."""
     made_of = retrieval.recipe | {"split": parts.dataset.fingerprint(split), "training": training}
-    path = retrieval.cache / f"{'train' if training else f'eval_{split}'}.npz"
-    found = cached.open_or_find(path, made_of, lambda: _find(parts, split, training=training))
+    name = "train" if training else f"eval_{split}"
+    found = cached.open_or_find(retrieval.cache, name, made_of, lambda: _find(parts, split, training=training))
     for batch in batches:
         rows = found.rows[batch["id"]]
         neighbours = {"tokens": retrieval.lookup.tokens(rows), "rows": rows}

@@ -1,6 +1,8 @@
 """AdamW with warm-up, a cosine to the minimum, clipping, and no decay where it does harm."""
 
+import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
+
+from rac_jax.config import ConfigError
 
 UNDECAYED = ("class_token", "position_embedding", "logit_scale")
 
@@ -57,7 +61,8 @@ def create(config: ConfigDict, images: int) -> optax.GradientTransformation:
     )
     base_rate = optax.masked(optax.scale(optim.base_learning_rate_factor), belongs_to("base"))
     text_rate = optax.masked(optax.scale(optim.text_learning_rate_factor), belongs_to("text", "text_head"))
-    return optax.chain(optax.clip_by_global_norm(optim.clip), adamw, base_rate, text_rate)
+    frozen = optax.masked(optax.set_to_zero(), functools.partial(not_trained, config))
+    return optax.chain(optax.clip_by_global_norm(optim.clip), adamw, base_rate, text_rate, frozen)
 
 
 def update(tx: optax.GradientTransformation, grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:
@@ -75,6 +80,19 @@ def decayed(params: Any) -> Any:
         return leaf.ndim > 1 and not any(word in name for word in UNDECAYED)
 
     return jax.tree_util.tree_map_with_path(rule, params)
+
+
+def not_trained(config: ConfigDict, params: Any) -> Any:
+    """Which parameters stay as they are: those whose path begins as config.optim.frozen says."""
+    pattern = config.optim.frozen
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(params)]
+    mask = [bool(pattern) and re.match(pattern, name) is not None for name in names]
+    if pattern and (all(mask) or not any(mask)):
+        raise ConfigError(
+            f"config.optim.frozen={pattern!r} matches {'every' if all(mask) else 'no'} parameter; "
+            f"their paths are as {names[0]} and {names[len(names) // 2]}"
+        )
+    return jax.tree.unflatten(jax.tree.structure(params), mask)
 
 
 def belongs_to(*modules: str) -> Callable[[Any], Any]:

@@ -84,5 +84,10 @@ def put_replicated(mesh: Mesh, tree: Any) -> Any:
 
 def rows_of_this_process(array: jax.Array) -> np.ndarray:
     """Of an array placed as a batch, the rows that this process put there."""
+    return np.concatenate(parts_of_this_process(array))
+
+
+def parts_of_this_process(array: jax.Array) -> list[np.ndarray]:
+    """The same rows, device by device in the batch's order."""
     shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    return np.concatenate([np.asarray(shard.data) for shard in shards])
+    return [np.asarray(shard.data) for shard in shards]

@@ -121,7 +121,8 @@ def create(config: ConfigDict, workdir: Path) -> System:
     retrieval = None
     if tokenizer is not None:
         folder = Path(config.memory.dir) if config.memory.dir else workdir / "memory"
-        retrieval = _retrieval(config, dataset, tokenizer, folder, workdir / "neighbours", mesh)
+        cache = Path(config.memory.cache) if config.memory.cache else workdir / "neighbours"
+        retrieval = _retrieval(config, dataset, tokenizer, folder, cache, mesh)
     return System(config, mesh, dataset, retrieval, make_model, model)
 
 
@@ -191,7 +192,8 @@ def _retrieval(
     keys = retrieve.create_keys(encode, mesh)
     asked = {name: config.memory[name] for name in ("k", "exclude", "keep", "ef_search", "index", "device_dtype")}
     rows = [[source.fingerprint, source.state, place.start] for source, place in memory.manifest.slices()]
-    recipe = {"memory": memory.fingerprint, "rows": rows, "asked": asked | {"seed": config.data.seed}}
+    asked |= {"seed": config.data.seed} if config.memory.keep else {}
+    recipe = {"memory": memory.fingerprint, "rows": rows, "asked": asked}
     row_class = sharding.put_replicated(mesh, _row_classes(memory, dataset))
     train = dataset.fingerprint("train")
     return Retrieval(encoder_parameters, lookup, program, keys, recipe, cache, whole, train, row_class)

@@ -82,6 +82,8 @@ def make_train_step(
     parts = config.train.accumulate
 
     def loss_of(params: Any, stats: Any, batch: Any, tokens: Any, draws: Draws) -> tuple[jax.Array, Any]:
+        still = optimizer.not_trained(config, params)
+        params = jax.tree.map(lambda leaf, keep: jax.lax.stop_gradient(leaf) if keep else leaf, params, still)
         model = nnx.merge(graph, params, stats)
         logits = model(batch["image"], tokens, train=True, draws=draws)
         loss = losses.general(logits[model.output], batch["label"], terms, config.loss.smoothing).mean()

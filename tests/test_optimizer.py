@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -67,6 +68,27 @@ def test_one_step_of_adamw_decay_clipping_and_the_rates_of_b_and_t():
     assert new["base_head"]["bias"][0] == pytest.approx(1 - 0.1, rel=1e-4)
     assert new["text"]["kernel"][0, 0] == pytest.approx(1 - 0.45, rel=1e-4)
     assert new["text_head"]["bias"][0] == pytest.approx(1 - 0.3, rel=1e-4)
+
+
+def test_what_is_frozen_stays_as_it_is_without_decay_and_the_rest_moves():
+    config = configs.default()
+    config.optim.update(dict(learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0))
+    config.optim.frozen = r"base\.(class_token|block\.k)"
+    mask = optimizer.not_trained(config, params())
+    assert mask["base"] == {"class_token": True, "position_embedding": False, "block": {"kernel": True, "bias": False}}
+    assert not any(jax.tree.leaves((mask["text"], mask["text_head"])))
+    tx, start = optimizer.create(config, 200), params()
+    new, _ = optimizer.update(tx, start, tx.init(start), start)
+    assert (new["base"]["block"]["kernel"] == 1).all() and (new["base"]["class_token"] == 1).all()
+    assert (new["base"]["block"]["bias"] < 1).all() and (new["text"]["kernel"] < 1).all()
+
+
+@pytest.mark.parametrize("pattern, number", [("stem", "no"), (".", "every")])
+def test_a_pattern_that_freezes_nothing_or_everything_is_refused(pattern, number):
+    config = configs.default()
+    config.optim.frozen = pattern
+    with pytest.raises(configs.ConfigError, match=rf"config\.optim\.frozen='{pattern}' matches {number} parameter"):
+        optimizer.not_trained(config, params())
 
 
 def test_clipping_by_the_global_norm():

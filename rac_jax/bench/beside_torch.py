@@ -6,8 +6,6 @@ that is read and no other, so a model of few layers flatters us: only the full d
 
 import importlib.util
 import os
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from tqdm import tqdm
 
 from rac_jax import models, states
+from rac_jax.bench.race import median, race, ratio
 
 BATCH = 8
 END = 49407  # CLIP's end token
@@ -45,22 +43,9 @@ def print_table(*, depth: int, rounds: int) -> None:
     ):
         pairs = zip(_ours(ours, inputs), _theirs(theirs, inputs), strict=True)
         for what, (our_work, their_work) in zip(("forward", "forward + backward"), pairs, strict=True):
-            ratio, our_ms, their_ms = _race(our_work, their_work, rounds, name)
-            print(f"  {f'{name}, {what}':<52}{our_ms:>10.0f}{their_ms:>11.0f}{ratio:>8.2f}")
-
-
-def _race(ours: Work, theirs: Work, rounds: int, title: str) -> tuple[float, float, float]:
-    """The median ratio of paired turns, and both medians in ms, after one turn that is not counted."""
-    turns = tqdm(range(rounds + 1), desc=title, leave=False)
-    counted = np.array([(_seconds(ours), _seconds(theirs)) for _ in turns])[1:]
-    our_ms, their_ms = 1e3 * np.median(counted, axis=0)
-    return statistics.median(counted[:, 0] / counted[:, 1]), our_ms, their_ms
-
-
-def _seconds(work: Work) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+            times = race({"ours": our_work, "torch": their_work}, rounds, name)
+            our_ms, their_ms = (1e3 * median(seconds) for seconds in times.values())
+            print(f"  {f'{name}, {what}':<52}{our_ms:>10.0f}{their_ms:>11.0f}{ratio(times, 'ours', 'torch'):>8.2f}")
 
 
 def _images(size: int, batch: int) -> np.ndarray:

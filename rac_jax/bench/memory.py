@@ -2,7 +2,7 @@
 
 Every figure is a ratio, or is measured beside what it is compared with, in turns, in one process. Recall is measured on
 what a real encoder sees in real images: in independent noise there is nothing near to find. Times of a search are
-measured on made keys, which are said to be so: 365 clusters in a space of 48 dimensions, and a little noise in all.
+measured on made keys, which are said to be so: see made.py.
 """
 
 import argparse
@@ -27,18 +27,16 @@ from tqdm import tqdm
 
 from rac_jax import config as configs
 from rac_jax import data, feed, sharding, system
+from rac_jax.bench import made
+from rac_jax.bench.race import median, race, ratio
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
 from rac_jax.memory import build, columns, edit, index, manifest, retrieve, sources, store
 from rac_jax.memory.lookup import KEEP_ALL, Lookup
-from rac_jax.memory.snippets import Snippets
-from rac_jax.models import tokenizers
 
 PARTS = ("lookups", "recall", "build", "opening", "growth")  # the last takes minutes: it indexes a million keys
 K, BATCH = 30, 200
 EF_SEARCH = 120  # the default for this k
-CLUSTERS, DIMENSIONS, NOISE = 365, 48, 0.02
-Timed = dict[str, list[float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,17 +86,17 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def print_lookups(sizes: Sizes, folder: Path) -> None:
     """Through the callback, a step ahead, on the device; and the assembly of tokens."""
-    keys = made_keys(sizes.rows, sizes.width)
-    memories = {kind: _memory(folder / kind, keys, kind) for kind in ("hnsw", "flat")}
-    queries = made_keys(BATCH, sizes.width, seed=1)
-    config, snippets = _settings(), _snippets()
+    keys = made.keys(sizes.rows, sizes.width)
+    memories = {kind: made.memory(folder / kind, keys, kind) for kind in ("hnsw", "flat")}
+    queries = made.keys(BATCH, sizes.width, seed=1)
+    config, snippets = _settings(), made.snippets()
     mesh = sharding.make_mesh(config)
     graph, flat = (Lookup(memory, snippets, K, index.ef_search(config), "id") for memory in memories.values())
     own = np.full(BATCH, KEEP_ALL, np.int32)
     placed = sharding.put_batch(mesh, {"image": queries, "own": own})
     asked = placed["image"], placed["own"]
-    through = retrieve.create(_same, graph, mesh)
-    on_device = {dtype: retrieve.create_on_device(_same, flat, mesh, dtype) for dtype in ("float32", "bfloat16")}
+    through = retrieve.create(made.same, graph, mesh)
+    on_device = {dtype: retrieve.create_on_device(made.same, flat, mesh, dtype) for dtype in ("float32", "bfloat16")}
     contenders: dict[str, Callable[[], Any]] = {
         "hnsw, FAISS alone": lambda: _faiss_alone(graph, queries),
         "hnsw, through the callback": lambda: jax.block_until_ready(through({}, *asked)),
@@ -129,7 +127,7 @@ def print_lookups(sizes: Sizes, folder: Path) -> None:
 
 def print_pipelined(sizes: Sizes, graph: Lookup, mesh: Any, config: ConfigDict, queries: np.ndarray) -> None:
     """How much of a lookup a step hides that leaves the host's cores free, as on an accelerator: here it waits."""
-    parts = _parts(config, mesh, graph)
+    parts = made.parts(config, mesh, graph)
     own = np.full(BATCH, KEEP_ALL, np.int32)
     search = median(race({"search": lambda: graph.search(queries, own)}, sizes.rounds, "search")["search"])
     step = jax.jit(_waiting(1.2 * search))
@@ -211,11 +209,11 @@ def print_growth(sizes: Sizes, folder: Path) -> None:
     """What 16 times as many keys cost, in time and bytes."""
     width, few = 128, sizes.grown // 16
     spec = {"kind": "hnsw_sq", "metric": "cosine", "m": 32, "ef_construction": 40}
-    queries = made_keys(BATCH, width, seed=1)
+    queries = made.keys(BATCH, width, seed=1)
     contenders: dict[str, Callable[[], Any]] = {}
     print(f"\n{few:,} and {sizes.grown:,} made keys × {width}, {BATCH} queries, k = {K} + 1")
     for rows in (few, sizes.grown):
-        keys = made_keys(rows, width).astype(np.float16)
+        keys = made.keys(rows, width).astype(np.float16)
         started = time.perf_counter()
         graph = index.build(keys, spec)
         seconds = time.perf_counter() - started
@@ -231,7 +229,7 @@ def print_growth(sizes: Sizes, folder: Path) -> None:
         print(
             f"  {kind:<8} {before:.3f} -> {after:.3f} ms a query, {ratio(times, large, small):.1f} × for 16 × the keys"
         )
-    index.write(graph, folder / "index")
+    graph.write(folder / "index")
     links = (folder / "index").stat().st_size / sizes.grown  # a row's, whatever its key's width
     total = 1e6 * (links + 768 * 2) / 1e9
     print(f"  a million float16 keys × 768, once, and {links:.0f} bytes of links a row: {total:.2f} GB")
@@ -243,8 +241,8 @@ def print_opening(sizes: Sizes, folder: Path) -> None:
     edit.create(folder, {"keys": "float16", "index": {"kind": "flat", "metric": "cosine"}}, width=width)
     for name, rows in (("most", sizes.opened * 9 // 10), ("some", sizes.opened // 10)):
         numbers = pa.array(np.arange(rows, dtype=np.int32))
-        classes = pa.array(np.arange(rows, dtype=np.int32) % CLUSTERS)
-        texts = pa.DictionaryArray.from_arrays(classes, pa.array(map(str, range(CLUSTERS)), pa.large_string()))
+        classes = pa.array(np.arange(rows, dtype=np.int32) % made.TEXTS)
+        texts = pa.DictionaryArray.from_arrays(classes, pa.array(map(str, range(made.TEXTS)), pa.large_string()))
         with edit.editing(folder) as editor:
             editor.start(name, rows=rows, fingerprint=name, origin="bench")
             for start in range(0, rows, 2**20):
@@ -263,49 +261,12 @@ def print_opening(sizes: Sizes, folder: Path) -> None:
     print(f"  opened in {median(times['open']):.2f} s; a source hidden and shown in {median(times['hide']):.3f} s")
 
 
-# Measuring.
-
-
-def race(contenders: dict[str, Callable[[], Any]], rounds: int, title: str) -> Timed:
-    """Seconds of each, taking turns; the first turn of each is not counted."""
-    times: Timed = {name: [] for name in contenders}
-    for number in tqdm(range(rounds + 1), desc=title, leave=False):
-        for name, run in contenders.items():
-            started = time.perf_counter()
-            run()
-            if number:
-                times[name].append(time.perf_counter() - started)
-    return times
-
-
-def median(seconds: list[float]) -> float:
-    return float(np.median(seconds))
-
-
-def ratio(times: Timed, name: str, base: str) -> float:
-    """The median over the turns of one's time to the other's in the same turn."""
-    return float(np.median(np.divide(times[name], times[base])))
-
-
 def agreement(found: np.ndarray, true: np.ndarray) -> float:
     """Which share of the true neighbours [B, k] was found."""
     return float(np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found, true, strict=True)]))
 
 
 # What is measured on.
-
-
-def made_keys(rows: int, width: int, seed: int = 0) -> np.ndarray:
-    """Unit vectors in clusters: [rows, width] float32. Those of another seed lie in the same clusters."""
-    shared, random = np.random.default_rng(0), np.random.default_rng([seed, rows])
-    basis = shared.normal(size=(DIMENSIONS, width)).astype(np.float32) / DIMENSIONS**0.5
-    centres = shared.normal(size=(CLUSTERS, DIMENSIONS)).astype(np.float32)
-    result = np.empty((rows, width), np.float32)
-    for start in range(0, rows, 2**16):
-        part = result[start : start + 2**16]
-        near = centres[random.integers(0, CLUSTERS, len(part))] + random.normal(size=(len(part), DIMENSIONS), scale=0.5)
-        part[:] = near.astype(np.float32) @ basis + NOISE * random.normal(size=part.shape)
-    return index.unit(result)
 
 
 def _cosines(queries: np.ndarray, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -318,11 +279,6 @@ def _faiss_alone(lookup: Lookup, queries: np.ndarray) -> None:
     if isinstance(finder, faiss.IndexHNSW):
         params = faiss.SearchParametersHNSW(efSearch=lookup.ef_search)
     finder.search(queries, K + 1, params=params)
-
-
-def _same(_: Any, queries: jax.Array) -> jax.Array:
-    """In E's place, for the lookup alone."""
-    return queries
 
 
 def _waiting(seconds: float) -> Callable[[jax.Array], jax.Array]:
@@ -340,39 +296,6 @@ def _settings(image_size: int = 64) -> ConfigDict:
     config.model.dtype = "float32"
     config.memory.k = K
     return config
-
-
-def _snippets() -> Snippets:
-    """365 names of one to three words."""
-    names = ["art gallery", "bedroom", "airport terminal", "church indoor", "field wild", "bamboo forest", "kitchen"]
-    return Snippets.tokenise([names[i % len(names)] for i in range(CLUSTERS)], tokenizers.clip())
-
-
-def _memory(folder: Path, keys: np.ndarray, kind: str) -> store.Memory:
-    spec = {"kind": kind, "metric": "cosine"} | ({"m": 32, "ef_construction": 40} if kind == "hnsw" else {})
-    edit.create(folder, {"keys": "float32", "index": spec}, width=keys.shape[1])
-    texts = [str(i % CLUSTERS) for i in range(len(keys))]
-    with edit.editing(folder) as editor:
-        editor.start("made", rows=len(keys), fingerprint="made", origin="bench")
-        editor.append(keys)
-        editor.finish(columns.make(pa.array(texts), [str(i) for i in range(len(keys))]))
-    return store.read(folder)
-
-
-def _parts(config: ConfigDict, mesh: Any, lookup: Lookup) -> system.System:
-    retrieval = system.Retrieval(
-        parameters={},
-        lookup=lookup,
-        program=retrieve.create(_same, lookup, mesh),
-        encode=retrieve.create_keys(_same, mesh),
-        recipe={},
-        cache=Path(),
-        whole=0.0,
-        train_fingerprint="",
-        row_class=jnp.zeros(0, jnp.int32),
-    )
-    nothing: Any = None
-    return system.System(config, mesh, nothing, retrieval, nothing, nothing)
 
 
 def _images(path: str, folder: Path) -> Dataset:

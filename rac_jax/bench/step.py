@@ -1,18 +1,17 @@
 """What a step costs: training with retrieval and without, evaluation, memory, dispatch, and the models beside PyTorch.
 
 Contenders take turns in one process, and medians are compared, so that what else the machine does hits all alike.
-Images, keys and weights are made up: no time depends on them, but for the search's, whose keys are clustered as real
-ones are. Arithmetic is counted by XLA in the compiled programs. CPUs compute in float32, anything else in bfloat16.
+Images, keys and weights are made up: no time depends on them, but for the search's, whose keys have neighbours as real
+ones have. Arithmetic is counted by XLA in the compiled programs. CPUs compute in float32, anything else in bfloat16.
 """
 
 import argparse
 import copy
 import dataclasses
 import itertools
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,14 @@ from tqdm import tqdm
 
 from rac_jax import config as configs
 from rac_jax import data, evaluate, feed, models, optimizer, sharding, states, system, train
-from rac_jax.bench import beside_torch
+from rac_jax.bench import beside_torch, made
+from rac_jax.bench.race import median, race, ratio
 from rac_jax.data import pipeline
 from rac_jax.memory import build, columns, sources
 from rac_jax.models.rac import RAC
 from rac_jax.states import State
 
-CLASSES, CLUSTERS = 4, 365
+CLASSES = 4
 LOOKUPS = ("callback", "pipelined", "cached")
 
 
@@ -105,16 +105,12 @@ def write_images(root: Path, config: ConfigDict) -> None:
 
 
 def write_memory(config: ConfigDict, rows: int) -> None:
-    """A memory of made keys, in clusters, each with a text of its own."""
+    """A memory of made keys and texts."""
     mesh = sharding.make_mesh(config)
     encoder, encode, parameters = system.frozen_encoder(config, mesh)
-    rng, width = np.random.default_rng(0), encoder.feature_width
-    cluster = rng.integers(0, CLUSTERS, rows)
-    centres = rng.normal(size=(CLUSTERS, width)).astype(np.float32)
-    keys = centres[cluster] + rng.normal(size=(rows, width)).astype(np.float32)
-    texts = pa.array([f"place number {number}" for number in cluster], pa.large_string())
+    texts = pa.array([f"place number {row % made.TEXTS}" for row in range(rows)], pa.large_string())
     table = columns.make(texts, [str(row) for row in range(rows)])
-    content = sources.Content("made", "", "made", table, keys=keys)
+    content = sources.Content("made", "", "made", table, keys=made.keys(rows, encoder.feature_width))
     recipe = build.make_recipe(config, encoder)
     folder = Path(config.memory.dir)
     build.add(config, recipe, "made", content, encode, parameters, folder=folder, mesh=mesh)
@@ -175,12 +171,12 @@ def measure(config: ConfigDict, sizes: Sizes, folder: Path) -> None:
     times = race(contenders, sizes.rounds, "train")
     print(f"\n{'training':<24}{'ms a step':>12}{'× base':>10}{'FLOPs × base':>15}{'time : FLOPs':>15}")
     for name, seconds in times.items():
-        slower, more = seconds / times["base"], work[name] / one
-        print(f"  {name:<22}{1e3 * seconds:>12.0f}{slower:>10.2f}{more:>15.2f}{slower / more:>15.2f}")
+        slower, more = ratio(times, name, "base"), work[name] / one
+        print(f"  {name:<22}{1e3 * median(seconds):>12.0f}{slower:>10.2f}{more:>15.2f}{slower / more:>15.2f}")
     retrieval.lookup.take_milliseconds()
     contenders["callback"]()
     lookup_ms = retrieval.lookup.take_milliseconds() * jax.local_device_count()
-    share = lookup_ms / (1e3 * times["callback"])
+    share = lookup_ms / (1e3 * median(times["callback"]))
     print(f"  lookup and tokens among {sizes.keys:,} keys: {lookup_ms:.0f} ms a batch, {share:.1%} of the step")
     print_evaluation(rac, sizes)
     print(f"\n{'memory of the step':<24}{'arguments':>12}{'temporary':>12}")
@@ -230,7 +226,7 @@ def print_evaluation(run: Run, sizes: Sizes) -> None:
     times = race({lookup: run.evaluations(lookup) for lookup in LOOKUPS}, sizes.rounds, "evaluate")
     print(f"\n{'evaluation':<24}{'images/s':>12}")
     for name, seconds in times.items():
-        print(f"  {name:<22}{run.parts.config.eval.batch_size / seconds:>12.1f}")
+        print(f"  {name:<22}{run.parts.config.eval.batch_size / median(seconds):>12.1f}")
 
 
 def print_dispatch() -> None:
@@ -243,7 +239,7 @@ def print_dispatch() -> None:
         state, metrics = step(state, *arguments)
         times.append(time.thread_time() - start)
         jax.block_until_ready((state, metrics))
-    print(f"\ndispatch of a step with {leaves} parameters: {1e3 * statistics.median(times[5:]):.1f} ms")
+    print(f"\ndispatch of a step with {leaves} parameters: {1e3 * median(times[5:]):.1f} ms")
 
 
 def narrow_step() -> tuple[State, Callable, tuple[dict[str, jax.Array], jax.Array]]:
@@ -278,15 +274,3 @@ def with_branches(config: ConfigDict, branches: str) -> ConfigDict:
 def flops(compiled: Any) -> float:
     """Floating-point operations of a compiled program on one device, as XLA counts them."""
     return compiled.cost_analysis()["flops"]
-
-
-def race(contenders: dict[str, Callable[[], None]], rounds: int, title: str) -> dict[str, float]:
-    """Median seconds of each, in turns, after one turn that is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    turns: Iterator = itertools.product(range(rounds + 1), contenders.items())
-    for turn, (name, work) in tqdm(list(turns), desc=title, leave=False):
-        start = time.perf_counter()
-        work()
-        if turn:
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}

@@ -1,8 +1,8 @@
 """The neighbours of a whole split's plain images, found once and kept in a file."""
 
 import dataclasses
+import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from rac_jax import processes
+from rac_jax import files, processes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +24,13 @@ class Found:
     similarities: np.ndarray  # [N, k] float32
 
 
-def open_or_find(path: Path, made_of: dict[str, Any], find: Callable[[], Found]) -> Found:
-    """What the file holds, if it was made of the same; else what `find` finds, which is then kept there."""
+def open_or_find(folder: Path, name: str, made_of: dict[str, Any], find: Callable[[], Found]) -> Found:
+    """What a file of the folder holds, if it was made of the same; else what `find` finds, which is then kept there.
+
+    Runs that ask alike may share the folder: a file's name tells what it was made of.
+    """
     stamp = json.dumps(made_of, sort_keys=True)
+    path = folder / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}.npz"
     found = _read(path, stamp)
     if not _everybody(found is not None):
         found = find()
@@ -54,8 +58,5 @@ def _read(path: Path, stamp: str) -> Found | None:
 
 
 def _write(path: Path, stamp: str, found: Found) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
-    with temporary.open("wb") as file:
+    with files.whole(path) as temporary, temporary.open("wb") as file:
         np.savez(file, made_of=np.array(stamp), rows=found.rows, similarities=found.similarities)
-    temporary.replace(path)

@@ -131,7 +131,7 @@ class Editor:
     def _write_index(self, built: Any) -> File:
         path = self.folder / f"index-{self.manifest.version + 1}.faiss"
         with whole(path) as temporary:
-            index.write(built, temporary)
+            built.write(temporary)
         return described(path)
 
     def _replace(self, source: Source) -> None:

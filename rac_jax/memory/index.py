@@ -30,7 +30,9 @@ class Index(Protocol):
         """Numbers in a key."""
         ...
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """How many keys it holds."""
+        ...
 
     def find(
         self, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None
@@ -38,7 +40,9 @@ class Index(Protocol):
 
     def add(self, keys: np.ndarray) -> None: ...
 
-    def write(self, path: Path) -> None: ...
+    def write(self, path: Path) -> None:
+        """One file that `read` opens."""
+        ...
 
 
 def spec(config: ConfigDict) -> Spec:
@@ -65,11 +69,11 @@ def ef_search(config: ConfigDict) -> int:
     return config.memory.ef_search or max(64, 4 * config.memory.k)
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Rows [N, D] scaled to length 1 (a zero row stays zero), float32."""
-    vectors = np.asarray(vectors, np.float32)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+def unit(vectors: Any, xp: Any = np) -> Any:
+    """Rows [N, D] scaled to length 1 (a zero row stays zero), float32. `xp` is numpy, or jax.numpy."""
+    vectors = xp.asarray(vectors, np.float32)
+    norms = xp.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / xp.maximum(norms, np.finfo(np.float32).tiny)
 
 
 def build(keys: np.ndarray, spec: Spec) -> Index:
@@ -92,11 +96,6 @@ def _faiss_kind(spec: Spec, rows: int) -> str:
     return "flat" if rows <= FLAT_UP_TO else "hnsw"
 
 
-def write(index: Index, path: Path) -> None:
-    """One file that `read` opens."""
-    index.write(path)
-
-
 def add(index: Index, keys: np.ndarray) -> Index:
     """The index with further keys [M, D], as a memory keeps them, which get the rows after its last."""
     rows = len(index), len(index) + len(keys)
@@ -104,11 +103,6 @@ def add(index: Index, keys: np.ndarray) -> Index:
         return build(np.concatenate([index.stored(), keys]), index.spec)  # it outgrew its kind
     index.add(keys)
     return index
-
-
-def rows(index: Index) -> int:
-    """How many keys it holds."""
-    return len(index)
 
 
 def search(

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rac_jax import sharding
+from rac_jax.memory import index
 from rac_jax.memory import lookup as lookups
 from rac_jax.memory.lookup import Lookup
 
@@ -28,14 +29,14 @@ def place(lookup: Lookup, mesh: Mesh, dtype: str) -> Table:
     rows, width = per_device * mesh.size, memory.keys.shape[1]
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
-    def keys(index: Any) -> np.ndarray:
-        part = np.zeros((per_device, width), jnp.dtype(dtype))
-        stored = memory.keys[index[0]]  # fewer at the memory's end
-        part[: len(stored)] = stored
-        return part
+    def keys(part: Any) -> np.ndarray:
+        padded = np.zeros((per_device, width), jnp.dtype(dtype))
+        stored = memory.keys[part[0]]  # fewer at the memory's end
+        padded[: len(stored)] = stored
+        return padded
 
-    def bias(index: Any) -> np.ndarray:
-        return _bias(lookup, index[0], per_device, dtype)
+    def bias(part: Any) -> np.ndarray:
+        return _bias(lookup, part[0], per_device, dtype)
 
     everywhere = {"text_of": memory.text_of, "tokens": snippets.tokens}
     everywhere |= {"starts": snippets.starts, "lengths": snippets.lengths}
@@ -73,7 +74,7 @@ def search(lookup: Lookup, table: Table, queries: jax.Array, own: jax.Array, axe
     the batch. Among equals the lower row comes first.
     """
     cosine = lookup.metric == "cosine"
-    queries = _unit(queries) if cosine else queries
+    queries = index.unit(queries, jnp) if cosine else queries
     whole_batch = jax.lax.all_gather(queries, axes, tiled=True)
     scores, rows = _nearest(whole_batch, table["keys"], table["bias"], lookup.k + 1, factor=1.0 if cosine else 2.0)
     rows = rows + jax.lax.axis_index(axes) * table["keys"].shape[0]
@@ -123,8 +124,3 @@ def _to_the_askers(values: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     by_asker = values.reshape(devices, -1, values.shape[1])
     by_device = jax.lax.all_to_all(by_asker, axes, split_axis=0, concat_axis=0)
     return by_device.transpose(1, 0, 2).reshape(by_asker.shape[1], -1)
-
-
-def _unit(vectors: jax.Array) -> jax.Array:
-    norms = jnp.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / jnp.maximum(norms, jnp.finfo(jnp.float32).tiny)

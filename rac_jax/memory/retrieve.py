@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
+from rac_jax import sharding
 from rac_jax.memory import on_device
 from rac_jax.memory.lookup import Lookup
 from rac_jax.models.rac import ImageEncoder
@@ -71,10 +72,9 @@ def create_keys(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:
 
 def search_on_host(lookup: Lookup, keys: jax.Array, own: np.ndarray) -> dict[str, np.ndarray]:
     """What `create`'s callbacks would answer for this process's keys [b, D]: the same calls, by threads of the host."""
-    shards = sorted(keys.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    with ThreadPoolExecutor(len(shards)) as threads:
-        queries = (np.asarray(shard.data) for shard in shards)
-        found = list(threads.map(lookup.callback, queries, np.split(own, len(shards))))
+    queries = sharding.parts_of_this_process(keys)
+    with ThreadPoolExecutor(len(queries)) as threads:
+        found = list(threads.map(lookup.callback, queries, np.split(own, len(queries))))
     tokens, rows, similarities = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return {"tokens": tokens, "rows": rows, "similarities": similarities}
 

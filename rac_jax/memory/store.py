@@ -136,9 +136,9 @@ def read_index(folder: Path, found: Manifest, keys: np.ndarray, *, writable: boo
         opened = index.read(path, keys, found.recipe["index"], writable=writable)
     except RuntimeError as error:  # FAISS's own
         raise BadMemory(f"{path} cannot be read ({str(error).splitlines()[0]}). {_anew(folder)}") from error
-    if index.rows(opened) != len(keys) or opened.width != found.width:
+    if len(opened) != len(keys) or opened.width != found.width:
         raise BadMemory(
-            f"{path} holds {index.rows(opened)} × {opened.width} numbers, "
+            f"{path} holds {len(opened)} × {opened.width} numbers, "
             f"but the memory's keys are {len(keys)} × {found.width}. {_anew(folder)}"
         )
     return opened

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from rac_jax.report.tables import COLUMNS
 from rac_jax.reproduce.runs import Accuracy
 from rac_jax.reproduce.tables import Row, Table
 
-GROUPS = ("all", "many", "medium", "few", "top5")
 COLOURS = {"all": "#222222", "many": "#1f77b4", "medium": "#ff7f0e", "few": "#2ca02c"}
 NOT_RUN = "not run"
 
@@ -18,21 +18,21 @@ Results = Mapping[str, Sequence[Accuracy] | str]  # by row: a result a seed, or 
 def markdown(table: Table, results: Results, dataset: str) -> str:
     """One line a row; the paper's figures in columns of their own where it has some for the data set."""
     paper = any(dataset in row.paper for row in table.rows)
-    head = ["", *GROUPS] + ([f"paper: {group}" for group in GROUPS[:4]] if paper else [])
+    head = ["", *COLUMNS] + ([f"paper: {group}" for group in COLUMNS[:4]] if paper else [])
     lines = [_line(head), _line(["---"] * len(head))]
     for row in table.rows:
         cells = [row.name, *_cells(results.get(row.name, NOT_RUN))]
         if paper:
             figures = row.paper.get(dataset, {})
-            cells += [f"{figures[group]:.2f}" if group in figures else "–" for group in GROUPS[:4]]
+            cells += [f"{figures[group]:.2f}" if group in figures else "–" for group in COLUMNS[:4]]
         lines.append(_line(cells))
     return "\n".join(lines) + "\n"
 
 
 def _cells(found: Sequence[Accuracy] | str) -> list[str]:
     if isinstance(found, str):
-        return [found, *[""] * (len(GROUPS) - 1)]
-    return [cell([accuracy[group] for accuracy in found if group in accuracy]) for group in GROUPS]
+        return [found, *[""] * (len(COLUMNS) - 1)]
+    return [cell([accuracy[group] for accuracy in found if group in accuracy]) for group in COLUMNS]
 
 
 def cell(values: Sequence[float]) -> str:

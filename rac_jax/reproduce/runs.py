@@ -52,7 +52,8 @@ class Place:
         """Everything that a run of a row changes in the config."""
         fields: dict[str, Any] = {"seed": seed, "data.seed": seed, "eval.split": self.split}
         fields |= {**({} if table.trained else UNTRAINED), **row.fields}
-        return fields | {"memory.dir": str(self.folder / "memory" / self._memory(fields))}
+        memory = self.folder / "memory" / self._memory(fields)
+        return fields | {"memory.dir": str(memory), "memory.cache": str(memory / "neighbours")}
 
     def _memory(self, fields: Mapping[str, Any]) -> str:
         config = self.config.copy_and_resolve_references()

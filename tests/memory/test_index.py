@@ -42,7 +42,7 @@ def case(request, config, vectors, tmp_path):
     spec = spec_of(config, kind, metric)
     keys = stored(vectors, config)
     built = index.add(index.build(keys[:600], spec), keys[600:])
-    index.write(built, tmp_path / "index")
+    built.write(tmp_path / "index")
     np.save(tmp_path / "keys.npy", keys)
     mapped = np.load(tmp_path / "keys.npy", mmap_mode="r")
     return index.read(tmp_path / "index", mapped, spec), keys, metric
@@ -87,9 +87,9 @@ def test_an_index_grows_after_it_was_read(config, vectors, tmp_path):
     for kind in KINDS:
         spec = spec_of(config, kind, "cosine")
         keys = stored(vectors, config)
-        index.write(index.build(keys[:700], spec), tmp_path / kind)
+        index.build(keys[:700], spec).write(tmp_path / kind)
         grown = index.add(index.read(tmp_path / kind, keys[:700], spec, writable=True), keys[700:])
-        assert index.rows(grown) == ROWS
+        assert len(grown) == ROWS
         rows, _ = index.search(grown, vectors[690:710], 1, 64)
         np.testing.assert_array_equal(rows[:, 0], np.arange(690, 710))
 
@@ -98,13 +98,13 @@ def test_keys_are_stored_once(config, vectors, tmp_path):
     """The file of a graph holds its links alone, that of flat nothing: FAISS reads the memory's keys where they are."""
     spec = spec_of(config, "hnsw", "cosine")
     keys = stored(vectors, config)
-    index.write(index.build(keys, spec), tmp_path / "index")
+    index.build(keys, spec).write(tmp_path / "index")
     links = 2 * 32 * 4 * ROWS  # 2m links of 4 bytes
     assert links < (tmp_path / "index").stat().st_size < links + 40 * ROWS + 1000 < links + keys.nbytes
     opened = index.read(tmp_path / "index", keys, spec)
     keys[5] = keys[17]  # seen by the index, for it has no copy
     np.testing.assert_array_equal(opened.exact.reconstruct(5), keys[17])
-    index.write(index.build(keys, spec_of(config, "flat", "cosine")), tmp_path / "index")
+    index.build(keys, spec_of(config, "flat", "cosine")).write(tmp_path / "index")
     assert (tmp_path / "index").stat().st_size < 100
 
 
@@ -115,8 +115,8 @@ def test_auto_is_exact_while_small_and_becomes_a_graph(config, vectors, tmp_path
     small = index.build(keys[:500], spec)
     assert small.finder is small.exact
     grown = index.add(small, keys[500:])
-    assert isinstance(grown.finder, faiss_index.faiss.IndexHNSW) and index.rows(grown) == ROWS
-    index.write(grown, tmp_path / "index")
+    assert isinstance(grown.finder, faiss_index.faiss.IndexHNSW) and len(grown) == ROWS
+    grown.write(tmp_path / "index")
     opened = index.read(tmp_path / "index", keys, spec)
     np.testing.assert_array_equal(index.search(opened, vectors, 1, 64)[0][:, 0], np.arange(ROWS))
 
@@ -124,7 +124,7 @@ def test_auto_is_exact_while_small_and_becomes_a_graph(config, vectors, tmp_path
 def test_a_small_graph_is_the_same_each_time(config, vectors, tmp_path):
     spec = spec_of(config, "hnsw", "cosine")
     for name in ("one", "other"):
-        index.write(index.build(stored(vectors, config), spec), tmp_path / name)
+        index.build(stored(vectors, config), spec).write(tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 

@@ -39,7 +39,7 @@ def test_a_memory_with_sources_that_come_and_go(tmp_path, keys, recipe, snippets
     make(tmp_path / "m", keys, recipe)
     add(tmp_path / "m", "more", keys + 0.01)
     memory = store.read(tmp_path / "m")
-    assert index.rows(memory.index) == 80
+    assert len(memory.index) == 80
     assert (index.search(memory.index, keys, 5, 64)[0] >= 40).any()
     with edit.editing(tmp_path / "m") as editor:
         editor.set_state("more", manifest.DISABLED)
@@ -51,10 +51,10 @@ def test_a_memory_with_sources_that_come_and_go(tmp_path, keys, recipe, snippets
 def test_rows_of_a_change_that_was_never_finished_are_not_found(tmp_path, keys, recipe):
     keys = index.unit(keys)
     built = index.build(keys[:30], recipe["index"])
-    index.write(built, tmp_path / "index")
+    built.write(tmp_path / "index")
     index.add(built, keys[30:])  # and the memory's manifest still says 30
     opened = index.read(tmp_path / "index", keys[:30], recipe["index"])
-    assert index.rows(opened) == 30
+    assert len(opened) == 30
     rows, _ = index.search(opened, keys, 6, 64)
     assert rows.min() >= 0 and rows.max() < 30
     index.add(opened, keys[30:])  # the change, made again
@@ -62,7 +62,7 @@ def test_rows_of_a_change_that_was_never_finished_are_not_found(tmp_path, keys, 
 
 
 def test_fewer_rows_than_the_memory_has_is_an_error(tmp_path, keys, recipe):
-    index.write(index.build(keys[:30], recipe["index"]), tmp_path / "index")
+    index.build(keys[:30], recipe["index"]).write(tmp_path / "index")
     with pytest.raises(milvus.MilvusFailed, match="holds 30 of the 40 rows"):
         index.read(tmp_path / "index", keys, recipe["index"])
 

@@ -1,0 +1,75 @@
+"""Made up memories: as large as is wanted, with keys that have neighbours."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+from ml_collections import ConfigDict
+
+from rac_jax import system
+from rac_jax.memory import columns, edit, index, retrieve, store
+from rac_jax.memory.lookup import Lookup
+from rac_jax.memory.snippets import Snippets
+from rac_jax.models import tokenizers
+
+MEAN, POWER = 0.3, 1.4  # the squared length of the mean; how fast the variance falls
+TEXTS = 365
+
+
+def keys(rows: int, width: int, seed: int = 0) -> np.ndarray:
+    """Unit vectors [rows, width] float32, among which a search of a graph goes as it does among real ones.
+
+    They lie around a common mean, and their variance falls as a power of the dimension. With this power HNSW compares
+    a query with as many keys as among EfficientNet-Lite0's of CIFAR-100-LT (700, 2,700 and 10,800 of them), and finds
+    as many neighbours. Clusters that lie apart would not do: a search never leaves its own.
+    """
+    random = np.random.default_rng([seed, rows])
+    spread = np.arange(1, width + 1, dtype=np.float32) ** (-POWER / 2)
+    spread *= ((1 - MEAN) / np.square(spread).sum()) ** 0.5
+    result = np.empty((rows, width), np.float32)
+    for start in range(0, rows, 2**16):
+        part = result[start : start + 2**16]
+        part[:] = random.standard_normal(part.shape, np.float32) * spread
+    result[:, 0] += MEAN**0.5
+    return index.unit(result)
+
+
+def snippets() -> Snippets:
+    """365 names of one to three words."""
+    names = ["art gallery", "bedroom", "airport terminal", "church indoor", "field wild", "bamboo forest", "kitchen"]
+    return Snippets.tokenise([names[i % len(names)] for i in range(TEXTS)], tokenizers.clip())
+
+
+def memory(folder: Path, keys: np.ndarray, kind: str) -> store.Memory:
+    spec = {"kind": kind, "metric": "cosine"} | ({"m": 32, "ef_construction": 40} if kind == "hnsw" else {})
+    edit.create(folder, {"keys": "float32", "index": spec}, width=keys.shape[1])
+    texts = [str(i % TEXTS) for i in range(len(keys))]
+    with edit.editing(folder) as editor:
+        editor.start("made", rows=len(keys), fingerprint="made", origin="bench")
+        editor.append(keys)
+        editor.finish(columns.make(pa.array(texts), [str(i) for i in range(len(keys))]))
+    return store.read(folder)
+
+
+def parts(config: ConfigDict, mesh: Any, lookup: Lookup) -> system.System:
+    retrieval = system.Retrieval(
+        parameters={},
+        lookup=lookup,
+        program=retrieve.create(same, lookup, mesh),
+        encode=retrieve.create_keys(same, mesh),
+        recipe={},
+        cache=Path(),
+        whole=0.0,
+        train_fingerprint="",
+        row_class=jnp.zeros(0, jnp.int32),
+    )
+    nothing: Any = None
+    return system.System(config, mesh, nothing, retrieval, nothing, nothing)
+
+
+def same(_: Any, queries: jax.Array) -> jax.Array:
+    """In E's place, for the lookup alone."""
+    return queries

@@ -1,0 +1,34 @@
+"""Contenders that take turns in one process, so that what else the machine does hits all alike."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+Timed = dict[str, list[float]]
+
+
+def race(contenders: Mapping[str, Callable[[], Any]], rounds: int, title: str) -> Timed:
+    """Seconds of each, taking turns; the first turn of each is not counted."""
+    times: Timed = {name: [] for name in contenders}
+    with tqdm(total=(rounds + 1) * len(contenders), desc=title, leave=False) as bar:
+        for number in range(rounds + 1):
+            for name, run in contenders.items():
+                started = time.perf_counter()
+                run()
+                if number:
+                    times[name].append(time.perf_counter() - started)
+                bar.update()
+    return times
+
+
+def median(seconds: list[float]) -> float:
+    """Of one contender's turns."""
+    return float(np.median(seconds))
+
+
+def ratio(times: Timed, name: str, base: str) -> float:
+    """The median over the turns of one's time to the other's in the same turn."""
+    return float(np.median(np.divide(times[name], times[base])))
