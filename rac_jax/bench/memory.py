@@ -53,7 +53,7 @@ class Sizes:
     opened: int  # rows of the memory that is opened
 
 
-FULL = Sizes(62_500, 768, 15, 256, 1000, 64, 1_000_000, 10_000_000)
+FULL = Sizes(62_500, 768, 15, 1024, 1000, 64, 1_000_000, 10_000_000)
 QUICK = Sizes(6_000, 128, 5, 64, 100, 32, 16_000, 20_000)
 
 
@@ -131,7 +131,7 @@ def print_pipelined(sizes: Sizes, graph: Lookup, mesh: Any, config: ConfigDict, 
     own = np.full(BATCH, KEEP_ALL, np.int32)
     search = median(race({"search": lambda: graph.search(queries, own)}, sizes.rounds, "search")["search"])
     step = jax.jit(_waiting(1.2 * search))
-    batches = [{"image": queries, "id": np.arange(BATCH, dtype=np.int32)}] * 12
+    batches = [{"image": queries, "id": np.arange(BATCH, dtype=np.int32)}] * 30  # the first search is never hidden
 
     def run(lookup: str) -> None:
         config.memory.lookup = lookup
@@ -144,7 +144,7 @@ def print_pipelined(sizes: Sizes, graph: Lookup, mesh: Any, config: ConfigDict, 
             jax.block_until_ready(step(jnp.zeros((BATCH, 2), jnp.int32)))
 
     contenders = {"step": steps_alone, "callback": lambda: run("callback"), "pipelined": lambda: run("pipelined")}
-    times = {name: median(values) / len(batches) for name, values in race(contenders, 5, "pipelined").items()}
+    times = {name: median(values) / len(batches) for name, values in race(contenders, 3, "pipelined").items()}
     hidden = 1 - (times["pipelined"] - times["step"]) / (times["callback"] - times["step"])
     print(f"  a step that waits {1e3 * times['step']:.1f} ms: with the callback {1e3 * times['callback']:.1f}, "
           f"pipelined {1e3 * times['pipelined']:.1f}: {hidden:.0%} of the lookup is hidden")  # fmt: skip
@@ -197,7 +197,7 @@ def print_build(sizes: Sizes, dataset: Dataset, folder: Path) -> None:
         content = sources.of_split(dataset, "train")
         build.add(config, recipe, "train", content, encode, parameters, folder=folder / "built", mesh=mesh)
 
-    times = race({"forward and insert": necessary, "build": whole}, 3, "build")
+    times = race({"forward and insert": necessary, "build": whole}, 2, "build")
     seconds, against = median(times["build"]), ratio(times, "build", "forward and insert")
     print(
         f"\na memory of {len(split)} images of {dataset.name}, {size} pixels, batches of {config.memory.encode_batch}"

@@ -81,7 +81,10 @@ class FaissIndex:
         """Further keys, which get the rows after the last. The index was built, or read to be added to."""
         if self.keys is not None:
             copy = _added(_empty(self.keys.shape[1], self.keys.dtype, self.exact.metric_type), self.keys)
-            self.finder = copy if self.finder is self.exact else self.finder
+            if self.finder is self.exact:
+                self.finder = copy
+            elif isinstance(self.finder, faiss.IndexHNSW):
+                self.finder.storage = copy
             self.exact, self.keys = copy, None
         _added(self.finder, keys)
         if isinstance(self.finder, faiss.IndexIVF):  # its lists have their own copies; a graph's storage is `exact`
@@ -112,7 +115,10 @@ def build(keys: np.ndarray, kind: str, spec: dict[str, Any]) -> FaissIndex:
     else:
         graph = faiss.IndexHNSWFlat(width, spec["m"], metric)
     graph.hnsw.efConstruction = spec["ef_construction"]
-    return FaissIndex(spec, _added(graph, keys), faiss.downcast_index(graph.storage), None)
+    _added(graph, keys)
+    copy = faiss.downcast_index(graph.storage)
+    copy.this.own(True)  # it goes with this name
+    return _over(graph, exact, keys, spec)
 
 
 def read(path: Path, keys: np.ndarray, kind: str, spec: dict[str, Any], *, writable: bool) -> FaissIndex:
@@ -125,11 +131,13 @@ def read(path: Path, keys: np.ndarray, kind: str, spec: dict[str, Any], *, writa
         lists = faiss.read_index(str(path), 0 if writable else faiss.IO_FLAG_MMAP)
         return FaissIndex(spec, lists, exact, keys)
     graph = faiss.read_index(str(path), 0 if writable else faiss.IO_FLAG_MMAP_IFC)
-    kept: np.ndarray | None = keys
-    if writable:
-        exact, kept = _added(_empty(keys.shape[1], keys.dtype, metric), keys), None
+    return _over(graph, exact, keys, spec)
+
+
+def _over(graph: faiss.IndexHNSW, exact: faiss.Index, keys: np.ndarray, spec: dict[str, Any]) -> FaissIndex:
+    """A graph whose keys are read in place."""
     graph.storage, graph.own_fields = exact, False
-    return FaissIndex(spec, graph, exact, kept)
+    return FaissIndex(spec, graph, exact, keys)
 
 
 def _empty(width: int, dtype: np.dtype, metric: int) -> faiss.Index:
