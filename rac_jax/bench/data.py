@@ -162,8 +162,9 @@ def print_pipeline(transform: transforms.Transform) -> None:
     for _, (name, number) in tqdm(list(itertools.product(range(ROUNDS), rates)), desc="workers", leave=False):
         rates[name, number].append(measures[name](number))
     print(f"\nthe pipeline, 256 × 256 JPEG with the recipe, images/s ({os.cpu_count()} cores)")
-    print(f"  decode and augment, in a loop  {bare:>7.0f}  on one core")
-    print(f"  the same in batches            {batched:>7.0f}  {bare / batched - 1:+.1%} time")
+    print(f"  decode and augment, in a loop  {np.median(bare):>7.0f}  on one core")
+    more = np.median(bare / batched) - 1
+    print(f"  the same in batches            {np.median(batched):>7.0f}  {more:+.1%} time")
     print("  by the clock, so only on an idle machine; medians over rounds in turns:")
     for name, title in (("loop", "the loop in {} process{}"), ("worker", "{} worker process{}")):
         one, two = np.array(rates[name, 1]), np.array(rates[name, 2])
@@ -171,10 +172,10 @@ def print_pipeline(transform: transforms.Transform) -> None:
         print(f"  {title.format(2, 'es'):<31}{np.median(two):>7.0f}  {np.median(two / one):.2f} × one")
 
 
-def _loop_and_batches(split: Split, transform: transforms.Transform) -> tuple[float, float]:
-    """Images a second of the bare calls, and of the pipeline making batches of the same images and draws."""
+def _loop_and_batches(split: Split, transform: transforms.Transform) -> tuple[np.ndarray, np.ndarray]:
+    """Images a second of the bare calls, and of the pipeline making batches of the same images and draws, by round."""
     examples = pipeline.Examples(split, transform, seed=0)
-    batches = pipeline.by_number(examples, pipeline.ProcessShare(BATCH, process=0, processes=1), 0, BATCHES)
+    batches = pipeline.Batches(examples, BATCH, process=0, processes=1)
     drawn = [(int(examples(place)["id"]), place) for place in range(BATCH * BATCHES)]
     bare, batched = [], []
     for _ in tqdm(range(ROUNDS), desc="batches", leave=False):
@@ -183,10 +184,10 @@ def _loop_and_batches(split: Split, transform: transforms.Transform) -> tuple[fl
             transform(split.images[position], examples.random(place))
         middle = time.process_time()
         for number in range(BATCHES):
-            batches[number]
+            batches(number)
         bare.append(middle - start)
         batched.append(time.process_time() - middle)
-    return len(drawn) / min(bare), len(drawn) / min(batched)
+    return len(drawn) / np.array(bare), len(drawn) / np.array(batched)
 
 
 def _worker_rate(split: Split, transform: transforms.Transform, workers: int) -> float:

@@ -60,20 +60,24 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProcessShare:
-    """Place in this process's stream -> place in the global one: a slice of every global batch."""
+class Batches:
+    """Number of a batch -> this process's share of it: a slice of the global batch."""
 
+    examples: Examples
     batch_size: int
     process: int
     processes: int
 
-    @property
-    def local_batch(self) -> int:
-        return self.batch_size // self.processes
-
-    def __call__(self, place: int) -> int:
-        batch, offset = divmod(place, self.local_batch)
-        return batch * self.batch_size + self.process * self.local_batch + offset
+    def __call__(self, number: int) -> Batch:
+        share = self.batch_size // self.processes
+        start = number * self.batch_size + self.process * share
+        batch: Batch = {}
+        for row in range(share):
+            for name, value in self.examples(start + row).items():
+                if row == 0:
+                    batch[name] = np.empty((share, *value.shape), value.dtype)
+                batch[name][row] = value
+        return batch
 
 
 def train_batches(
@@ -93,8 +97,8 @@ def train_batches(
     to know, and the run may go on with other workers or processes. `process` of `processes` is by default
     this one of JAX's.
     """
-    share = _share(batch_size, process, processes)
-    return _batches(Examples(split, transform, seed), share, start, ENDLESS, workers)
+    batches = _of_process(Examples(split, transform, seed), batch_size, process, processes)
+    return _iterate(batches, start, ENDLESS, workers)
 
 
 def eval_batches(
@@ -107,30 +111,23 @@ def eval_batches(
     processes: int | None = None,
 ) -> Iterator[Batch]:
     """Every image of the split once, in order; the last batch is padded and masked."""
-    share = _share(batch_size, process, processes)
-    batches = -(-len(split) // batch_size)
-    return _batches(Examples(split, transform, None), share, 0, batches, workers)
+    batches = _of_process(Examples(split, transform, None), batch_size, process, processes)
+    return _iterate(batches, 0, -(-len(split) // batch_size), workers)
 
 
-def _share(batch_size: int, process: int | None, processes: int | None) -> ProcessShare:
+def _of_process(examples: Examples, batch_size: int, process: int | None, processes: int | None) -> Batches:
     if process is None or processes is None:
         process, processes = jax.process_index(), jax.process_count()
     if batch_size % processes:
         raise ValueError(f"a batch of {batch_size} does not divide among {processes} processes")
-    return ProcessShare(batch_size, process, processes)
+    return Batches(examples, batch_size, process, processes)
 
 
-def by_number(examples: Examples, share: ProcessShare, first: int, last: int) -> grain.MapDataset:
-    """The batches from number `first` to before `last`: what the iterators walk through."""
-    places = grain.MapDataset.range(first * share.local_batch, last * share.local_batch)
-    return places.map(share).map(examples).batch(share.local_batch)
-
-
-def _batches(examples: Examples, share: ProcessShare, first: int, last: int, workers: int) -> grain.DatasetIterator:
+def _iterate(batches: Batches, first: int, last: int, workers: int) -> grain.DatasetIterator:
     # The unit is a batch: each thread, or worker process, makes whole ones.
     threads = 1 if workers else min(os.cpu_count() or 1, MOST_THREADS)
     reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
-    result = by_number(examples, share, first, last).to_iter_dataset(reading)
+    result = grain.MapDataset.range(first, last).map(batches).to_iter_dataset(reading)
     if not workers:
         return iter(result)
     shared = result.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
