@@ -40,8 +40,8 @@ from rac_jax.states import State
 TrainStep = Callable[[State, dict[str, jax.Array], Any], tuple[State, dict[str, jax.Array]]]
 
 
-def train(config: ConfigDict, workdir: Path, *, profile: bool = False) -> None:
-    """Train to the last step, from the newest checkpoint if there is one, and evaluate."""
+def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated: bool = True) -> None:
+    """Train to the last step, from the newest checkpoint if there is one, and evaluate unless that is not wanted."""
     started = time.perf_counter()
     with workdirs.claim(config, workdir):
         parts = system.create(config, workdir)
@@ -67,8 +67,9 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False) -> None:
                 checkpoints.require_space(like)
                 trace = Profile(workdir / "tensorboard", wanted=profile)
                 state = _loop(parts, state, train_step, (start, last), workdir, checkpoints, board, trace, started)
-            step = max(start, last)
-            evaluate.evaluate(parts, state.params, state.stats, step, config.eval.split, workdir, board)
+            if evaluated:
+                step = max(start, last)
+                evaluate.evaluate(parts, state.params, state.stats, step, config.eval.split, workdir, board)
 
 
 def make_train_step(

@@ -1,5 +1,6 @@
 """How much of the machine a run uses: memory, and the share of the devices' arithmetic."""
 
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -26,6 +27,12 @@ PEAKS = {
     "TPU v3": 61.5e12,
     "TPU v2": 22.5e12,
 }
+
+
+def devices() -> str:
+    """What a time was measured on, as "8 × NVIDIA A100" or "1 × cpu (2 cores)"."""
+    kind = jax.devices()[0].device_kind
+    return f"{jax.device_count()} × {kind}" + (f" ({os.cpu_count()} cores)" if kind == "cpu" else "")
 
 
 def peak_memory() -> dict[str, float]:

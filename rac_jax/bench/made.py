@@ -37,6 +37,22 @@ def keys(rows: int, width: int, seed: int = 0) -> np.ndarray:
     return index.unit(result)
 
 
+def like(keys: np.ndarray, rows: int, seed: int = 0) -> np.ndarray:
+    """Keys [rows, D] float32 as if of more such images: drawn with the mean and covariance of keys [N, D].
+
+    They lie among them, where a search for a real key goes; keys of another mean would be a cluster of their own.
+    """
+    random = np.random.default_rng([seed, rows])
+    some = np.asarray(keys[np.sort(random.permutation(len(keys))[: 2**14])], np.float32)
+    mean = some.mean(axis=0)
+    spread = np.linalg.qr((some - mean) / np.float32(len(some) ** 0.5), mode="r")
+    result = np.empty((rows, keys.shape[1]), np.float32)
+    for start in range(0, rows, 2**14):
+        part = result[start : start + 2**14]
+        part[:] = mean + random.standard_normal((len(part), len(spread)), np.float32) @ spread
+    return result
+
+
 def snippets() -> Snippets:
     """365 names of one to three words."""
     names = ["art gallery", "bedroom", "airport terminal", "church indoor", "field wild", "bamboo forest", "kitchen"]

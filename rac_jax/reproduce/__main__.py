@@ -1,7 +1,8 @@
 """Runs a table of the paper: python -m rac_jax.reproduce TABLE --config=FILE [--seeds=3] [--out=DIR]
 
-TABLE is main, retrieval, index, text, k, content, reweighting, tau or fusion. Every row is run with every seed on the
-config's data, with its budget; rows that are there already are not run again. Writes DIR/TABLE.md and DIR/TABLE.png.
+TABLE is main, retrieval, index, text, k, content, reweighting, tau, runtime or fusion. Every row is run with every seed
+on the config's data, with its budget, one run after another; those that are there already are not run again. Writes
+DIR/TABLE.md and DIR/TABLE.png. retrieval, index and runtime measure times: leave the machine to them.
 """
 
 import sys
@@ -29,18 +30,19 @@ def main(argv: list[str]) -> None:
     name, config = argv[1], CONFIG.value
     table, folder = TABLES[name], Path(OUT.value or f"runs/reproduce_{config.name}")
     given = [argument for argument in sys.argv[1:] if argument.startswith(("--config=", "--config."))]
-    found = run(name, table, runs.Place(folder, given, config, SPLIT.value), SEEDS.value)
+    found = results.with_ratios(table, run(name, table, runs.Place(folder, given, config, SPLIT.value), SEEDS.value))
     text = results.markdown(table, found, config.data.name)
     files.write_text(folder / f"{name}.md", text)
     if any(not isinstance(row, str) for row in found.values()):
         plots.save(folder / f"{name}.png", plots.png(results.plot(table, found)))
-    print(f"{table.title}: accuracy on {SPLIT.value} in %, mean ± deviation over {SEEDS.value} seeds\n\n{text}")
+    accuracy = f"accuracy on {SPLIT.value} in %, " if table.columns else ""
+    print(f"{table.title}: {accuracy}mean ± deviation over {SEEDS.value} seeds\n\n{text}")
     print(f"wrote {folder / name}.md")
 
 
 def run(name: str, table: Table, place: runs.Place, seeds: int) -> results.Results:
     """The results of every row; a row that cannot be run says why, and the others go on."""
-    found: dict[str, list[runs.Accuracy] | str] = {}
+    found: dict[str, list[runs.Result] | str] = {}
     rows = [row for row in table.rows if not ROWS.value or row.name in ROWS.value]
     with tqdm(total=len(rows) * seeds, desc=name, unit="run") as bar:
         for row in rows:
@@ -50,7 +52,7 @@ def run(name: str, table: Table, place: runs.Place, seeds: int) -> results.Resul
     return found
 
 
-def _row(name: str, table: Table, row: Row, place: runs.Place, seeds: int) -> list[runs.Accuracy] | str:
+def _row(name: str, table: Table, row: Row, place: runs.Place, seeds: int) -> list[runs.Result] | str:
     try:
         return [runs.result(place, name, table, row, seed) for seed in range(seeds)]
     except runs.RowFailed as error:

@@ -1,46 +1,69 @@
 """A table of results: means and deviations over seeds, as Markdown and as a plot, the paper's figures beside them."""
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from rac_jax.report.tables import COLUMNS
-from rac_jax.reproduce.runs import Accuracy
-from rac_jax.reproduce.tables import Row, Table
+from rac_jax.reproduce.runs import Result
+from rac_jax.reproduce.tables import RATIO, Row, Table
 
 COLOURS = {"all": "#222222", "many": "#1f77b4", "medium": "#ff7f0e", "few": "#2ca02c"}
 NOT_RUN = "not run"
 
-Results = Mapping[str, Sequence[Accuracy] | str]  # by row: a result a seed, or why there is none
+Results = Mapping[str, Sequence[Result] | str]  # by row: a result a seed, or why there is none
+
+
+def with_ratios(table: Table, results: Results) -> Results:
+    """The results with what the first measure is relative to the first row's, where the table shows that."""
+    base = results.get(table.rows[0].name, NOT_RUN)
+    if RATIO not in table.measures or isinstance(base, str):
+        return results
+    mean = statistics.mean(result.figures[table.measures[0]] for result in base)
+
+    def ratio(result: Result) -> Result:
+        more = {RATIO: result.figures[table.measures[0]] / mean}
+        return dataclasses.replace(result, figures={**result.figures, **more})
+
+    return {name: found if isinstance(found, str) else [*map(ratio, found)] for name, found in results.items()}
 
 
 def markdown(table: Table, results: Results, dataset: str) -> str:
     """One line a row; the paper's figures in columns of their own where it has some for the data set."""
-    paper = any(dataset in row.paper for row in table.rows)
-    head = ["", *COLUMNS] + ([f"paper: {group}" for group in COLUMNS[:4]] if paper else [])
+    columns = [*table.columns, *table.measures]
+    paper = [column for column in columns if any(column in row.paper.get(dataset, {}) for row in table.rows)]
+    head = ["", *columns, *(f"paper: {column}" for column in paper)]
     lines = [_line(head), _line(["---"] * len(head))]
     for row in table.rows:
-        cells = [row.name, *_cells(results.get(row.name, NOT_RUN))]
-        if paper:
-            figures = row.paper.get(dataset, {})
-            cells += [f"{figures[group]:.2f}" if group in figures else "–" for group in COLUMNS[:4]]
-        lines.append(_line(cells))
+        figures = row.paper.get(dataset, {})
+        said = [number(figures[column], 2, column in table.columns) if column in figures else "–" for column in paper]
+        lines.append(_line([row.name, *_cells(table, results.get(row.name, NOT_RUN)), *said]))
+    places = {result.on for found in results.values() if not isinstance(found, str) for result in found}
+    lines += ["", f"Measured on {', '.join(sorted(places))}."] if places - {""} else []
     return "\n".join(lines) + "\n"
 
 
-def _cells(found: Sequence[Accuracy] | str) -> list[str]:
+def _cells(table: Table, found: Sequence[Result] | str) -> list[str]:
+    columns = [*table.columns, *table.measures]
     if isinstance(found, str):
-        return [found, *[""] * (len(COLUMNS) - 1)]
-    return [cell([accuracy[group] for accuracy in found if group in accuracy]) for group in COLUMNS]
+        return [found, *[""] * (len(columns) - 1)]
+    values = {column: [result.figures[column] for result in found if column in result.figures] for column in columns}
+    return [cell(values[column], share=column in table.columns) for column in columns]
 
 
-def cell(values: Sequence[float]) -> str:
-    """Mean ± standard deviation in %; a dash for a group without classes."""
-    if not values:
-        return "–"
-    mean = 100 * statistics.mean(values)
-    return f"{mean:.1f} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
+def cell(values: Sequence[float], *, share: bool = True) -> str:
+    """Mean ± standard deviation; a dash where there is nothing, as for a group without classes."""
+    numbers = [statistics.mean(values)] if values else []
+    numbers += [statistics.stdev(values)] if len(values) > 1 else []
+    return " ± ".join(number(value, 1, share) for value in numbers) or "–"
+
+
+def number(value: float, digits: int, share: bool) -> str:
+    """A share with so many digits behind the point; a time or number with three that count."""
+    if share:
+        return f"{value:.{digits}f}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -48,28 +71,31 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def plot(table: Table, results: Results) -> Figure:
-    """Accuracy by group over the rows, or along the axis that the rows stand on."""
+    """Accuracy by group, or the first measure, over the rows or along the axis that they stand on."""
     rows = [row for row in table.rows if not isinstance(results.get(row.name, NOT_RUN), str)]
+    shown = COLOURS if table.columns else {table.measures[0]: COLOURS["many"]}
+    width = 0.8 / len(shown)
     figure = Figure(figsize=(7.5, 4), layout="constrained")
     axes = figure.add_subplot()
-    for number, (group, colour) in enumerate(COLOURS.items()):
-        points = [_point(results[row.name], group) for row in rows]
+    for series, (column, colour) in enumerate(shown.items()):
+        points = [_point(results[row.name], column) for row in rows]
         known = [place for place, point in enumerate(points) if point]
         if not known:
             continue
         middle, spread = zip(*(points[place] for place in known), strict=True)
         if table.axis:
             x = [rows[place].x for place in known]
-            axes.errorbar(x, middle, spread, color=colour, marker="o", capsize=3, label=group)
+            axes.errorbar(x, middle, spread, color=colour, marker="o", capsize=3, label=column)
         else:
-            x = [place + 0.2 * (number - 1.5) for place in known]
-            axes.bar(x, middle, 0.2, yerr=spread, color=colour, capsize=2, label=group)
+            x = [place + width * (series - (len(shown) - 1) / 2) for place in known]
+            axes.bar(x, middle, width, yerr=spread, color=colour, capsize=2, label=column)
     _label(axes, table, rows)
     return figure
 
 
-def _point(found: Sequence[Accuracy] | str, group: str) -> tuple[float, float] | None:
-    values = [100 * accuracy[group] for accuracy in found if group in accuracy] if not isinstance(found, str) else []
+def _point(found: Sequence[Result] | str, column: str) -> tuple[float, float] | None:
+    results = [] if isinstance(found, str) else found
+    values = [result.figures[column] for result in results if column in result.figures]
     return (statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0) if values else None
 
 
@@ -80,7 +106,7 @@ def _label(axes, table: Table, rows: Sequence[Row]) -> None:  # type: ignore[no-
             axes.set_xscale("log")
     else:
         axes.set_xticks(range(len(rows)), [row.name for row in rows], rotation=20, ha="right")
-    axes.set_ylabel("accuracy, %")
+    axes.set_ylabel("accuracy, %" if table.columns else table.measures[0])
     axes.set_title(table.title)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.25)

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
-from rac_jax import data, files, metrics
-from rac_jax.metrics import Counts
+from rac_jax import data, files
 from rac_jax.reproduce.tables import Row, Table
 
 # What decides the keys and the index of a memory: rows that agree in these share one.
@@ -24,12 +22,14 @@ OF_THE_MEMORY = (
     "data.interpolation", "memory.metric", "memory.index", "memory.precision", "memory.hnsw_m",
     "memory.ef_construction",
 )  # fmt: skip
-UNTRAINED = {
-    "model.branches": "retrieval", "model.text": "random_words", "model.text_weights": "", "model.text_options": "",
-    "train.steps": 1,
-}  # fmt: skip
 
-Accuracy = dict[str, float]  # group -> share
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a run found."""
+
+    figures: Mapping[str, float]  # column -> figure
+    on: str = ""  # what they were measured on, where they are times
 
 
 class RowFailed(RuntimeError):
@@ -51,11 +51,21 @@ class Place:
     def fields(self, table: Table, row: Row, seed: int) -> dict[str, Any]:
         """Everything that a run of a row changes in the config."""
         fields: dict[str, Any] = {"seed": seed, "data.seed": seed, "eval.split": self.split}
-        fields |= {**({} if table.trained else UNTRAINED), **row.fields}
-        memory = self.folder / "memory" / self._memory(fields)
+        fields |= row.fields
+        if table.kind == "nearest":
+            return fields
+        memory = self.folder / "memory" / self._memory(fields, row.made)
         return fields | {"memory.dir": str(memory), "memory.cache": str(memory / "neighbours")}
 
-    def _memory(self, fields: Mapping[str, Any]) -> str:
+    def command(self, table: Table, row: Row, seed: int) -> list[str]:
+        """What Python is started with for a run of a row, but for its folder."""
+        changes = [f"--config.{name}={value}" for name, value in self.fields(table, row, seed).items()]
+        if table.kind == "main":
+            return ["-m", "rac_jax.main", *self.flags, *changes]
+        more = f"--keys={self.folder / 'keys'}" if table.kind == "nearest" else f"--made={row.made}"
+        return ["-m", "rac_jax.reproduce.measure", table.kind, *self.flags, *changes, more]
+
+    def _memory(self, fields: Mapping[str, Any], made: int) -> str:
         config = self.config.copy_and_resolve_references()
         for name, value in fields.items():
             if name.startswith("data."):
@@ -63,6 +73,7 @@ class Place:
                 config[room][field] = value
         made_of = [fields.get(name, configs.field(self.config, name)) for name in OF_THE_MEMORY]
         made_of.append(data.create(config).fingerprint("train"))
+        made_of += [made] if made else []
         return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
 
 
@@ -71,32 +82,25 @@ def slug(name: str) -> str:
     return re.sub(r"\W+", "_", name).strip("_")
 
 
-def result(place: Place, name: str, table: Table, row: Row, seed: int) -> Accuracy:
-    """The accuracies of a row and seed; run now unless they were."""
+def result(place: Place, name: str, table: Table, row: Row, seed: int) -> Result:
+    """What a row and seed gave; run now unless that was done before."""
     workdir = place.workdir(name, row, seed)
-    found = workdir / "eval" / f"{place.split}.json"
+    names = {"main": f"eval/{place.split}", "nearest": f"nearest_{place.split}", "runtime": "runtime"}
+    found = workdir / f"{names[table.kind]}.json"
     if not found.exists():
-        _run(place, workdir, place.fields(table, row, seed))
-    if table.trained:
-        branches = json.loads(found.read_text())["branches"]
-        return next(iter(branches.values()))
-    return _nearest(workdir, place.split)
+        _run(workdir, [*place.command(table, row, seed), f"--workdir={workdir}"])
+    content = json.loads(found.read_text())
+    if table.kind != "main":
+        return Result(content["figures"], content["on"])
+    shares = next(iter(content["branches"].values()))
+    return Result({group: 100 * share for group, share in shares.items()})
 
 
-def _run(place: Place, workdir: Path, fields: Mapping[str, Any]) -> None:
+def _run(workdir: Path, arguments: Sequence[str]) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
-    changes = [f"--config.{name}={value}" for name, value in fields.items()]
-    command = [sys.executable, "-m", "rac_jax.main", *place.flags, *changes, f"--workdir={workdir}"]
-    files.write_text(workdir / "command.txt", " ".join(command[1:]) + "\n")
+    files.write_text(workdir / "command.txt", " ".join(arguments) + "\n")
     with (workdir / "log.txt").open("w") as log:
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT)
+        done = subprocess.run([sys.executable, *arguments], stdout=log, stderr=subprocess.STDOUT)
     if done.returncode:
         last = (workdir / "log.txt").read_text().strip().splitlines()[-1:]
         raise RowFailed(f"{last[0] if last else 'no output'} (see {workdir / 'log.txt'})")
-
-
-def _nearest(workdir: Path, split: str) -> Accuracy:
-    """What the nearest neighbour alone says: nothing that was trained."""
-    table = json.loads((workdir / "eval" / f"{split}_classes.json").read_text())
-    columns = (table["images"], table["nearest"]["correct"], table["nearest"]["correct_top5"])
-    return metrics.summary(Counts(*map(np.array, columns)), np.array(table["train_images"]))

@@ -1,14 +1,16 @@
 """Which runs make up each table or figure of the paper, and what the paper itself reports for them.
 
-A row is a set of config fields. The paper's figures are accuracies in %, for the data set that they were measured on;
-where the paper shows a curve without numbers there are none.
+A row is a set of config fields. The paper's figures are for the data set that they were measured on; where the paper
+shows a curve without numbers there are none.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-Paper = Mapping[str, Mapping[str, float]]  # data set -> group -> %
+from rac_jax.report.tables import COLUMNS
+
+Paper = Mapping[str, Mapping[str, float]]  # data set -> column -> figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Row:
     fields: Mapping[str, Any]
     paper: Paper = dataclasses.field(default_factory=dict)
     x: float = 0.0  # its place on the axis of the plot
+    made: int = 0  # times the memory's rows that are added to it, made up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +30,20 @@ class Table:
 
     title: str
     rows: tuple[Row, ...]
-    trained: bool = True  # else only what the nearest neighbour says counts, and nothing is trained
+    kind: str = "main"  # of its runs: main (training and evaluation) | nearest | runtime
+    columns: tuple[str, ...] = COLUMNS  # in %
+    measures: tuple[str, ...] = ()  # further columns, in units of their own
     axis: str = ""  # of the plot; "" = a bar a row
     log: bool = False  # the axis
 
 
 def _groups(all_: float, many: float, medium: float, few: float) -> dict[str, float]:
     return {"all": all_, "many": many, "medium": medium, "few": few}
+
+
+def _built(seconds: float, *groups: float) -> dict[str, float]:
+    """Its construction time is E's and the index's together."""
+    return _groups(*groups) | {"built in, s": seconds}
 
 
 BASE, RETRIEVAL = {"model.branches": "base"}, {"model.branches": "retrieval"}
@@ -69,45 +79,65 @@ ENCODERS = Table(
         for name, model, weights, more, paper in (
             ("EfficientNet-Lite0", "efficientnet_lite0", "efficientnet_lite0:imagenet", {}, {}),
             ("RN50", "resnet50", "resnet50:a1_in1k", {}, {
-                "places_lt": _groups(20.34, 31.73, 16.28, 8.65), "inat2018": _groups(21.56, 26.8, 20.8, 21.15),
+                "places_lt": _built(46, 20.34, 31.73, 16.28, 8.65), "inat2018": _built(314, 21.56, 26.8, 20.8, 21.15),
             }),
             ("RN152d", "resnet152d", "resnet152d:ra2_in1k", {}, {
-                "places_lt": _groups(21.89, 33.52, 17.71, 10.03), "inat2018": _groups(30.09, 38.95, 29.56, 28.45),
+                "places_lt": _built(127, 21.89, 33.52, 17.71, 10.03),
+                "inat2018": _built(1070, 30.09, 38.95, 29.56, 28.45),
             }),
             ("ViT-B/32", "vit_b32", "vit_b32:augreg_in21k", {}, {
-                "places_lt": _groups(27.92, 38.34, 24.82, 15.83), "inat2018": _groups(44.31, 48.14, 43.69, 44.1),
+                "places_lt": _built(20, 27.92, 38.34, 24.82, 15.83), "inat2018": _built(155, 44.31, 48.14, 43.69, 44.1),
+            }),
+            ("ViT-B/32, 384 pixels", "vit_b32", "vit_b32:augreg_in21k", {"data.image_size": 384}, {
+                "places_lt": _built(49, 29.28, 39.95, 26.12, 16.87),
             }),
             ("ViT-B/16", "vit_b16", "vit_b16:augreg_in21k", {}, {
-                "places_lt": _groups(29.91, 39.97, 26.74, 18.65), "inat2018": _groups(53.89, 59.38, 53.92, 52.42),
+                "places_lt": _built(53, 29.91, 39.97, 26.74, 18.65),
+                "inat2018": _built(259, 53.89, 59.38, 53.92, 52.42),
             }),
             ("ViT-B/16, 384 pixels", "vit_b16", "vit_b16:augreg_in21k", {"data.image_size": 384}, {
-                "places_lt": _groups(30.55, 40.79, 27.23, 19.25), "inat2018": _groups(61.77, 66.15, 61.54, 60.92),
+                "places_lt": _built(195, 30.55, 40.79, 27.23, 19.25),
+                "inat2018": _built(1334, 61.77, 66.15, 61.54, 60.92),
             }),
         )
     ),
-    trained=False,
+    kind="nearest",
+    columns=(*COLUMNS, "train: all"),
+    measures=("built in, s", "indexed in, s", "ms a query"),
 )  # fmt: skip
+
+
+def _looked_up(
+    all_: float, many: float, medium: float, few: float, top5: float, train: float, ms: float
+) -> dict[str, float]:
+    """Its query time is E's and the search's together; its training images are in the index that they ask."""
+    return _groups(all_, many, medium, few) | {"top5": top5, "train: itself in": train, "ms with E": ms}
+
 
 INDEX = Table(
     "Nearest neighbour by index",
     tuple(
         Row(f"{name}, {metric}", {"memory.index": index, "memory.metric": metric}, {"places_lt": paper})
         for name, index, metric, paper in (
-            ("exact", "flat", "l2", _groups(29.91, 39.97, 26.74, 18.65)),
-            ("exact", "flat", "cosine", _groups(29.64, 39.84, 26.51, 18.03)),
-            ("HNSW", "hnsw", "l2", _groups(29.66, 39.89, 26.51, 18.03)),
-            ("HNSW", "hnsw", "cosine", _groups(29.37, 39.57, 26.26, 17.68)),
+            ("exact", "flat", "l2", _looked_up(29.91, 39.97, 26.74, 18.65, 53.81, 99.97, 1.12)),
+            ("exact", "flat", "cosine", _looked_up(29.64, 39.84, 26.51, 18.03, 53.31, 99.96, 1.14)),
+            ("HNSW", "hnsw", "l2", _looked_up(29.66, 39.89, 26.51, 18.03, 53.32, 99.79, 1.06)),
+            ("HNSW", "hnsw", "cosine", _looked_up(29.37, 39.57, 26.26, 17.68, 52.83, 99.79, 1.07)),
         )
     ),
-    trained=False,
+    kind="nearest",
+    columns=(*COLUMNS, "train: all", "train: itself in"),
+    measures=("indexed in, s", "ms a query", "ms with E"),
 )
+
+RANDOM_WORDS = {"model.text": "random_words", "model.text_weights": "", "model.text_options": ""}
 
 TEXT = Table(
     "Text encoders",
     (
         Row("CLIP", {}),
         Row("GloVe", {"model.text": "glove", "model.text_weights": "glove:6b_300d", "model.text_options": ""}),
-        Row("random words", {"model.text": "random_words", "model.text_weights": "", "model.text_options": ""}),
+        Row("random words", RANDOM_WORDS),
         Row("BERT", {"model.text": "bert", "model.text_weights": "bert", "model.text_options": ""}),
     ),
 )
@@ -153,6 +183,26 @@ FUSION = Table(
     "Scale of the fused logits", tuple(Row(scale, {"model.scale": scale}) for scale in ("paper", "sqrt", "learned"))
 )
 
+RATIO = "× no retrieval"
+
+
+def _timed(seconds: float, rows: int = 0) -> Paper:
+    return {"places_lt": {"s an epoch": seconds, RATIO: seconds / 23.6, "rows in memory": rows}}
+
+
+RUNTIME = Table(
+    "Seconds an epoch",
+    (
+        Row("no retrieval", BASE, _timed(23.6)),
+        Row("random text", {"memory.k": 50, **RANDOM_WORDS}, _timed(28.3, rows=184_000)),
+        Row("CLIP text", {"memory.k": 50}, _timed(44.3, rows=184_000)),
+        Row("CLIP text with a large index", {"memory.k": 50}, _timed(47.0, rows=11_200_000), made=16),
+    ),
+    kind="runtime",
+    columns=(),
+    measures=("s an epoch", RATIO, "ms a step", "rows in memory"),
+)
+
 TABLES = {
     "main": MAIN,
     "retrieval": ENCODERS,
@@ -162,5 +212,6 @@ TABLES = {
     "content": CONTENT,
     "reweighting": REWEIGHTING,
     "tau": TAU,
+    "runtime": RUNTIME,
     "fusion": FUSION,
 }

@@ -12,6 +12,7 @@ import pytest
 from configs import demo
 from rac_jax import config as configs
 from rac_jax.reproduce import results, runs
+from rac_jax.reproduce.runs import Result
 from rac_jax.reproduce.tables import TABLES, Row, Table
 from tests import tiny
 
@@ -30,35 +31,71 @@ def test_the_papers_columns_give_its_all():
     """Places365-LT has 131, 163 and 71 classes; the paper's own rounding and slips stay within 0.3."""
     for table in TABLES.values():
         for row in table.rows:
-            if figures := row.paper.get("places_lt"):
+            figures = row.paper.get("places_lt", {})
+            if "all" in figures:
                 mean = np.dot([131, 163, 71], [figures[group] for group in ("many", "medium", "few")]) / 365
                 assert mean == pytest.approx(figures["all"], abs=0.3)
 
 
 def test_means_deviations_and_the_papers_columns():
     table = Table("t", (Row("a", {}, {"places_lt": {"all": 47.17}}), Row("b", {}), Row("c", {})))
-    found = {"a": [{"all": 0.5, "few": 0.25, "top5": 1.0}, {"all": 0.6, "few": 0.25, "top5": 1.0}], "b": "not run: why"}
+    figures = {"few": 25.0, "top5": 100.0}
+    found = {"a": [Result({"all": 50.0, **figures}), Result({"all": 60.0, **figures})], "b": "not run: why"}
     assert results.markdown(table, found, "places_lt").splitlines() == [
-        "|  | all | many | medium | few | top5 | paper: all | paper: many | paper: medium | paper: few |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-        "| a | 55.0 ± 7.1 | – | – | 25.0 ± 0.0 | 100.0 ± 0.0 | 47.17 | – | – | – |",
-        "| b | not run: why |  |  |  |  | – | – | – | – |",
-        "| c | not run |  |  |  |  | – | – | – | – |",
+        "|  | all | many | medium | few | top5 | paper: all |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| a | 55.0 ± 7.1 | – | – | 25.0 ± 0.0 | 100.0 ± 0.0 | 47.17 |",
+        "| b | not run: why |  |  |  |  | – |",
+        "| c | not run |  |  |  |  | – |",
     ]
     assert "paper" not in results.markdown(table, found, "digits")
     axes = results.plot(table, found).axes[0]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx([55, 25])
 
 
+def test_seconds_beside_those_without_retrieval_and_the_papers():
+    table = TABLES["runtime"]
+    none, _, clip, large = (row.name for row in table.rows)
+    on = "1 × cpu (2 cores)"
+    found = {
+        none: [Result({"s an epoch": 10.0, "ms a step": 100.0, "rows in memory": 0}, on)],
+        clip: [Result({"s an epoch": 24.0, "ms a step": 240.0, "rows in memory": 466}, on)],
+        large: [Result({"s an epoch": s, "ms a step": 250.0, "rows in memory": 7922}, on) for s in (24.0, 26.0)],
+    }
+    found = results.with_ratios(table, found)
+    assert results.markdown(table, found, "digits").splitlines()[2:] == [
+        "| no retrieval | 10 | 1 | 100 | 0 |",
+        "| random text | not run |  |  |  |",
+        "| CLIP text | 24 | 2.4 | 240 | 466 |",
+        "| CLIP text with a large index | 25 ± 1.41 | 2.5 ± 0.141 | 250 ± 0 | 7,922 ± 0 |",
+        "",
+        "Measured on 1 × cpu (2 cores).",
+    ]
+    lines = results.markdown(table, found, "places_lt").splitlines()
+    assert lines[0].endswith("| paper: s an epoch | paper: × no retrieval | paper: rows in memory |")
+    assert lines[5].endswith("| 47 | 1.99 | 11,200,000 |")
+    axes = results.plot(table, found).axes[0]
+    assert [bar.get_height() for bar in axes.patches] == [10, 24, 25]
+    assert axes.get_ylabel() == "s an epoch"
+    del found[none]
+    assert results.with_ratios(table, found) == found  # there is nothing to compare with
+
+
 def test_rows_share_a_memory_where_they_can(tmp_path):
     place = runs.Place(tmp_path, [], demo.get_config(), "test")
-    table = TABLES["index"]
-    folders = {row.name: place.fields(table, row, 0)["memory.dir"] for row in table.rows}
-    assert len(set(folders.values())) == 4
-    k = TABLES["k"]
-    assert len({place.fields(k, row, 0)["memory.dir"] for row in k.rows}) == 1
-    assert place.fields(k, k.rows[0], 0)["memory.dir"] == folders["HNSW, cosine"]
-    assert place.fields(k, k.rows[0], 1)["memory.dir"] != folders["HNSW, cosine"]  # the digits are split by the seed
+
+    def folders(name, seed=0):
+        return [place.fields(TABLES[name], row, seed).get("memory.dir") for row in TABLES[name].rows]
+
+    (k,) = set(folders("k"))
+    assert set(folders("k", seed=1)) != {k}  # the digits are split by the seed
+    none, random, clip, large = folders("runtime")
+    assert none == random == clip == k and large != k  # one that grows is nobody else's
+    assert set(folders("index")) == {None}
+    commands = [place.command(TABLES["index"], row, 0) for row in TABLES["index"].rows]
+    assert all(command[-1] == f"--keys={tmp_path / 'keys'}" for command in commands)
+    command = place.command(TABLES["runtime"], TABLES["runtime"].rows[-1], 0)
+    assert command[:3] == ["-m", "rac_jax.reproduce.measure", "runtime"] and command[-1] == "--made=16"
 
 
 def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
@@ -79,3 +116,30 @@ def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "fusion.md").read_text() == text
     assert (tmp_path / "fusion" / "sqrt" / "seed_0" / "log.txt").stat().st_mtime_ns == untouched
+
+
+def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
+    command = [sys.executable, "-m", "rac_jax.reproduce", "index", "--seeds=1", f"--out={tmp_path}"]
+    command += ['--rows="exact, l2","HNSW, cosine"', *tiny.arguments(tiny.config(devices=1))]
+    alone = os.environ | {"TQDM_DISABLE": "1", "XLA_FLAGS": ""}
+    first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=alone)
+    assert first.returncode == 0, first.stderr
+    assert len(list((tmp_path / "keys").iterdir())) == 1
+    text = (tmp_path / "index.md").read_text()
+    measured = {
+        name: tmp_path / "index" / name / "seed_0" / "nearest_test.json" for name in ("exact_l2", "HNSW_cosine")
+    }
+    exact, graph = (json.loads(path.read_text())["figures"] for path in measured.values())
+    line = next(line for line in text.splitlines() if line.startswith("| exact, l2 |"))
+    assert f"| {exact['train: all']:.1f} | 100.0 | {exact['indexed in, s']:.3g} | {exact['ms a query']:.3g} |" in line
+    assert text.count("not run") == 2 and "Measured on 1 × cpu (" in text and (tmp_path / "index.png").exists()
+    encoded = [figures["ms with E"] - figures["ms a query"] for figures in (exact, graph)]
+    assert encoded[0] == pytest.approx(encoded[1])  # of the one time that they were encoded
+    measured["HNSW_cosine"].unlink()  # as if it had been interrupted
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=alone)
+    assert again.returncode == 0, again.stderr
+    assert line in (tmp_path / "index.md").read_text().splitlines()
+    repeated = json.loads(measured["HNSW_cosine"].read_text())["figures"]
+    assert [repeated[name] for name in ("all", "top5", "train: all")] == [
+        graph[name] for name in ("all", "top5", "train: all")
+    ]

@@ -1,0 +1,40 @@
+"""A run of a table that measures: python -m rac_jax.reproduce.measure WHAT --config=FILE --workdir=DIR
+
+WHAT is nearest (what E knows without training, and what an index costs) or runtime (how long an epoch takes): the
+modules beside this one say what is measured. Writes DIR/nearest_<split>.json or DIR/runtime.json: `figures`, which a
+table shows, and what else there is to say of them.
+"""
+
+from pathlib import Path
+
+import jax
+from absl import app, flags
+from ml_collections import config_flags
+
+from rac_jax import commands, compilation, files, interruption, usage
+from rac_jax import config as configs
+from rac_jax.reproduce import nearest, runtime
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
+WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
+KEYS = flags.DEFINE_string("keys", None, "nearest: where keys are kept for other indexes; default the workdir.")
+MADE = flags.DEFINE_integer("made", 0, "runtime: add so many times the memory's rows to it, made up.", lower_bound=0)
+
+
+def main(argv: list[str]) -> None:
+    what = argv[1] if len(argv) == 2 else ""
+    if what not in ("nearest", "runtime") or CONFIG.value is None or not WORKDIR.value:
+        raise app.UsageError(f"WHAT, a --config and a --workdir are needed\n\n{__doc__}")
+    config, workdir = CONFIG.value, Path(WORKDIR.value)
+    interruption.exit_on_sigterm()
+    compilation.keep_programs(config)
+    configs.validate(config, devices=jax.device_count())
+    if what == "nearest":
+        name, found = f"nearest_{config.eval.split}", nearest.measure(config, Path(KEYS.value or workdir))
+    else:
+        name, found = what, runtime.measure(config, workdir, MADE.value)
+    files.write_json(workdir / f"{name}.json", found | {"on": usage.devices()})
+
+
+if __name__ == "__main__":
+    commands.run(main, CONFIG)

@@ -1,0 +1,109 @@
+"""What E knows without training: an image is said to be of the class of the training image nearest to it.
+
+For a training image, that is another one ("train: all") or, to see what an index misses, the nearest of all, which is
+itself ("train: itself in"). What it takes is measured, too:
+- E's encoding of the training images, from files to keys, when they are first encoded; E is compiled by then;
+- the construction of an index over their keys, which is built as a memory's is, but not written;
+- the search for the k + 1 neighbours that a lookup asks for, in batches of config.eval.batch_size.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from rac_jax import data, files, metrics, sharding, system
+from rac_jax.data.dataset import Dataset
+from rac_jax.memory import build, check, index
+from rac_jax.metrics import Counts
+
+FEWEST = 5  # neighbours that are looked at, for top-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Keys:
+    """E's keys of the training images and of the queries, as they come."""
+
+    train: np.ndarray  # [N, D] float32
+    queries: np.ndarray  # [M, D] float32
+    seconds: float  # that the training images took
+
+
+def measure(config: ConfigDict, folder: Path) -> dict[str, Any]:
+    """Accuracies as shares by group, and `figures`: what a table shows, in %, seconds and milliseconds."""
+    dataset = data.create(config)
+    keys = open_or_encode(config, dataset, folder)
+    stored = as_stored(config, keys.train)
+    started = time.perf_counter()
+    built = index.build(stored, index.spec(config))
+    indexed = time.perf_counter() - started
+    of_train, _ = search(config, built, keys.train, "train")
+    of_split, milliseconds = search(config, built, keys.queries, config.eval.split)
+    others = check.without(of_train, np.arange(len(of_train)))
+    split = accuracy(dataset, config.eval.split, of_split)
+    train, itself_in = accuracy(dataset, "train", others), accuracy(dataset, "train", of_train)
+    figures = {group: 100 * share for group, share in split.items()} | {
+        "train: all": 100 * train["all"],
+        "train: itself in": 100 * itself_in["all"],
+        "built in, s": keys.seconds + indexed,
+        "indexed in, s": indexed,
+        "ms a query": milliseconds,
+        "ms with E": milliseconds + 1e3 * keys.seconds / len(keys.train),
+    }
+    shares = {config.eval.split: split, "train": train, "train, itself in": itself_in}
+    return {"accuracy": shares, "rows": len(stored), "figures": figures}
+
+
+def open_or_encode(config: ConfigDict, dataset: Dataset, folder: Path) -> Keys:
+    """The keys in a file of the folder, if they were made alike; else they are made, and kept there."""
+    mesh = sharding.make_mesh(config)
+    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    recipe, splits = build.make_recipe(config, encoder), (config.eval.split, "train")
+    made_of = [recipe["encoder"], recipe["preprocessing"], *map(dataset.fingerprint, splits)]
+    path = folder / f"keys-{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}.npz"
+    if path.exists():
+        with np.load(path, allow_pickle=False) as content:
+            return Keys(content["train"], content["queries"], float(content["seconds"]))
+    encoded = []
+    for name in splits:  # training images come last: E is compiled when they do
+        split, started = dataset.split(name), time.perf_counter()
+        with tqdm(total=len(split), desc=f"encode {name}", unit="img") as bar:
+            parts = []
+            for part in build.encode_images(config, split, encode, parameters, mesh):
+                parts.append(part)
+                bar.update(len(part))
+        encoded.append(np.concatenate(parts).astype(np.float32))
+        seconds = time.perf_counter() - started
+    queries, train = encoded
+    with files.whole(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, train=train, queries=queries, seconds=seconds)
+    return Keys(train, queries, seconds)
+
+
+def as_stored(config: ConfigDict, keys: np.ndarray) -> np.ndarray:
+    """Keys as a memory of this config keeps them."""
+    return (index.unit(keys) if config.memory.metric == "cosine" else keys).astype(index.precision(config))
+
+
+def search(config: ConfigDict, built: index.Index, queries: np.ndarray, name: str) -> tuple[np.ndarray, float]:
+    """The nearest rows [M, k + 1] of queries [M, D], and the milliseconds that one takes."""
+    k, ef_search, size = max(config.memory.k, FEWEST) + 1, index.ef_search(config), config.eval.batch_size
+    started = time.perf_counter()
+    starts = tqdm(range(0, len(queries), size), desc=f"neighbours of {name}", unit="batch")
+    rows = [index.search(built, queries[start : start + size], k, ef_search)[0] for start in starts]
+    return np.concatenate(rows), 1e3 * (time.perf_counter() - started) / len(queries)
+
+
+def accuracy(dataset: Dataset, name: str, rows: np.ndarray) -> dict[str, float]:
+    """How often the nearest of training rows [M, k], or one of the nearest five, is of a split's classes."""
+    labels, classes = dataset.split(name).labels, dataset.split("train").labels
+    right = (rows >= 0) & (classes[rows] == labels[:, None])
+    hits = np.ones(len(labels), bool), right[:, 0], right[:, :FEWEST].any(axis=1)
+    counts = Counts(*(np.bincount(labels[hit], minlength=dataset.num_classes) for hit in hits))
+    return metrics.summary(counts, dataset.class_counts)

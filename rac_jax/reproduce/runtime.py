@@ -1,0 +1,67 @@
+"""How long an epoch takes, by a short training without the evaluation at its end.
+
+A step takes the median of what the run's records say, but for the first few after a start, in which programs were
+compiled. The memory is asked at every step, even if the config would have it asked once. Nothing else should run
+on the machine meanwhile.
+"""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from ml_collections import ConfigDict
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rac_jax import data, optimizer, sharding, system, train
+from rac_jax.bench import made
+from rac_jax.data.dataset import Dataset
+from rac_jax.memory import build, columns, manifest
+from rac_jax.memory.sources import Content
+
+STEPS, RECORDS, FIRST = 60, 12, 2  # steps at most; how often they are timed; records after a start that do not count
+SOURCE = "made"
+
+
+def measure(config: ConfigDict, workdir: Path, times: int) -> dict[str, Any]:
+    """`figures`: what a table shows. The memory grows by so many times its rows before."""
+    dataset = data.create(config)
+    folder = Path(config.memory.dir or workdir / "memory")
+    config.train.steps = min(config.train.steps or STEPS, STEPS)
+    config.train.log_every = max(1, config.train.steps // RECORDS)
+    if config.memory.lookup == "cached":
+        config.memory.lookup = "callback"
+    if times:
+        grow(config, dataset, folder, times)
+    train.train(config, workdir, evaluated=False)
+    step = statistics.median(milliseconds(workdir))
+    steps = optimizer.steps_per_epoch(len(dataset.split("train")), config.train.batch_size)
+    rows = 0 if config.model.branches == "base" else manifest.read(folder).rows
+    return {"figures": {"s an epoch": 1e-3 * step * steps, "ms a step": step, "rows in memory": rows}}
+
+
+def grow(config: ConfigDict, dataset: Dataset, folder: Path, times: int) -> None:
+    """Build the memory, unless it is there, and add made keys like its own to it, with texts of its own."""
+    mesh = sharding.make_mesh(config)
+    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    memory = build.open_or_build(config, dataset, encoder, encode, parameters, folder=folder, mesh=mesh)
+    if any(source.name == SOURCE and source.finished for source in memory.manifest.sources):
+        return
+    rows = times * len(memory)
+    texts = memory.texts.take(memory.text_of[np.random.default_rng(0).integers(len(memory), size=rows)])
+    table = columns.make(pa.array(texts), [f"{SOURCE}/{number}" for number in range(rows)])
+    content = Content("made up", "", f"{SOURCE} {rows}", table, keys=made.like(memory.keys, rows))
+    build.add(config, memory.recipe, SOURCE, content, encode, parameters, folder=folder, mesh=mesh)
+
+
+def milliseconds(workdir: Path) -> list[float]:
+    """What a step took, by the run's records but the first after each start."""
+    found: list[float] = []
+    for path in sorted((workdir / "tensorboard").glob("events*")):
+        events = EventAccumulator(str(path)).Reload()
+        if "train/step_ms" in events.Tags()["scalars"]:
+            found += [point.value for point in events.Scalars("train/step_ms")[FIRST:]]
+    if not found:
+        raise ValueError(f"the run in {workdir} is too short to be timed: it needs more than {FIRST} steps")
+    return found
