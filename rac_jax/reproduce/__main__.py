@@ -5,6 +5,7 @@ on the config's data, with its budget, one run after another; those that are the
 DIR/TABLE.md and DIR/TABLE.png. retrieval, index and runtime measure times: leave the machine to them.
 """
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tqdm import tqdm
 from rac_jax import commands, files
 from rac_jax.report import plots
 from rac_jax.reproduce import results, runs
-from rac_jax.reproduce.tables import TABLES, Row, Table
+from rac_jax.reproduce.tables import TABLES, Table
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 SEEDS = flags.DEFINE_integer("seeds", 3, "How often each row is run.", lower_bound=1)
@@ -41,23 +42,24 @@ def main(argv: list[str]) -> None:
 
 
 def run(name: str, table: Table, place: runs.Place, seeds: int) -> results.Results:
-    """The results of every row; a row that cannot be run says why, and the others go on."""
-    found: dict[str, list[runs.Result] | str] = {}
+    """The results of every row, all rows with one seed before the next: a machine that gets slower slows all down.
+
+    A row that cannot be run says why, and the others go on.
+    """
     rows = [row for row in table.rows if not ROWS.value or row.name in ROWS.value]
+    found: dict[str, list[runs.Result] | str] = {row.name: [] for row in rows}
     with tqdm(total=len(rows) * seeds, desc=name, unit="run") as bar:
-        for row in rows:
+        for seed, row in itertools.product(range(seeds), rows):
             bar.set_postfix_str(row.name)
-            found[row.name] = _row(name, table, row, place, seeds)
-            bar.update(seeds)
+            before = found[row.name]
+            if not isinstance(before, str):
+                try:
+                    before.append(runs.result(place, name, table, row, seed))
+                except runs.RowFailed as error:
+                    tqdm.write(f"{row.name}: {error}", file=sys.stderr)
+                    found[row.name] = f"{results.NOT_RUN}: {str(error).partition(' (see')[0]}"
+            bar.update()
     return found
-
-
-def _row(name: str, table: Table, row: Row, place: runs.Place, seeds: int) -> list[runs.Result] | str:
-    try:
-        return [runs.result(place, name, table, row, seed) for seed in range(seeds)]
-    except runs.RowFailed as error:
-        tqdm.write(f"{row.name}: {error}", file=sys.stderr)
-        return f"{results.NOT_RUN}: {str(error).partition(' (see')[0]}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A table of results: means and deviations over seeds, as Markdown and as a plot, the paper's figures beside them."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -36,34 +37,35 @@ def markdown(table: Table, results: Results, dataset: str) -> str:
     head = ["", *columns, *(f"paper: {column}" for column in paper)]
     lines = [_line(head), _line(["---"] * len(head))]
     for row in table.rows:
-        figures = row.paper.get(dataset, {})
-        said = [number(figures[column], 2, column in table.columns) if column in figures else "–" for column in paper]
-        lines.append(_line([row.name, *_cells(table, results.get(row.name, NOT_RUN)), *said]))
+        found = results.get(row.name, NOT_RUN)
+        if isinstance(found, str):
+            ours = [found, *[""] * (len(columns) - 1)]
+        else:
+            ours = _cells(table, columns, [result.figures for result in found], decimals=1)
+        theirs = _cells(table, paper, [row.paper.get(dataset, {})], decimals=2)
+        lines.append(_line([row.name, *ours, *theirs]))
     places = {result.on for found in results.values() if not isinstance(found, str) for result in found}
     lines += ["", f"Measured on {', '.join(sorted(places))}."] if places - {""} else []
     return "\n".join(lines) + "\n"
 
 
-def _cells(table: Table, found: Sequence[Result] | str) -> list[str]:
-    columns = [*table.columns, *table.measures]
-    if isinstance(found, str):
-        return [found, *[""] * (len(columns) - 1)]
-    values = {column: [result.figures[column] for result in found if column in result.figures] for column in columns}
-    return [cell(values[column], share=column in table.columns) for column in columns]
+def _cells(table: Table, columns: Sequence[str], figures: Sequence[Mapping[str, float]], decimals: int) -> list[str]:
+    values = {column: [those[column] for those in figures if column in those] for column in columns}
+    return [cell(values[column], decimals if column in table.columns else None) for column in columns]
 
 
-def cell(values: Sequence[float], *, share: bool = True) -> str:
-    """Mean ± standard deviation; a dash where there is nothing, as for a group without classes."""
-    numbers = [statistics.mean(values)] if values else []
-    numbers += [statistics.stdev(values)] if len(values) > 1 else []
-    return " ± ".join(number(value, 1, share) for value in numbers) or "–"
+def cell(values: Sequence[float], decimals: int | None = None) -> str:
+    """Mean ± standard deviation; a dash where there is nothing, as for a group without classes.
 
-
-def number(value: float, digits: int, share: bool) -> str:
-    """A share with so many digits behind the point; a time or number with three that count."""
-    if share:
-        return f"{value:.{digits}f}"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    Without a number of decimals the mean shows three digits that count, but no more than three behind the point.
+    """
+    if not values:
+        return "–"
+    mean = statistics.mean(values)
+    if decimals is None:
+        decimals = min(3, max(0, 2 - math.floor(math.log10(mean)))) if mean > 0 else 0
+    both = [mean, statistics.stdev(values)] if len(values) > 1 else [mean]
+    return " ± ".join(f"{value:,.{decimals}f}" for value in both)
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -110,4 +112,5 @@ def _label(axes, table: Table, rows: Sequence[Row]) -> None:  # type: ignore[no-
     axes.set_title(table.title)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.25)
-    axes.legend(frameon=False)
+    if table.columns:
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

@@ -102,5 +102,6 @@ def _run(workdir: Path, arguments: Sequence[str]) -> None:
     with (workdir / "log.txt").open("w") as log:
         done = subprocess.run([sys.executable, *arguments], stdout=log, stderr=subprocess.STDOUT)
     if done.returncode:
-        last = (workdir / "log.txt").read_text().strip().splitlines()[-1:]
-        raise RowFailed(f"{last[0] if last else 'no output'} (see {workdir / 'log.txt'})")
+        lines = (workdir / "log.txt").read_text().strip().splitlines() or ["no output"]
+        said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
+        raise RowFailed(f"{said[-1]} (see {workdir / 'log.txt'})")

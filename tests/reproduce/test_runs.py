@@ -53,6 +53,14 @@ def test_means_deviations_and_the_papers_columns():
     assert [bar.get_height() for bar in axes.patches] == pytest.approx([55, 25])
 
 
+def test_times_show_three_digits_that_count():
+    assert results.cell([0.000297, 0.0003]) == "0.000 ± 0.000"
+    assert results.cell([0.2712]) == "0.271"
+    assert results.cell([3.9, 4.1]) == "4.00 ± 0.14"
+    assert results.cell([437_513.2]) == "437,513"
+    assert results.cell([]) == "–"
+
+
 def test_seconds_beside_those_without_retrieval_and_the_papers():
     table = TABLES["runtime"]
     none, _, clip, large = (row.name for row in table.rows)
@@ -64,16 +72,16 @@ def test_seconds_beside_those_without_retrieval_and_the_papers():
     }
     found = results.with_ratios(table, found)
     assert results.markdown(table, found, "digits").splitlines()[2:] == [
-        "| no retrieval | 10 | 1 | 100 | 0 |",
+        "| no retrieval | 10.0 | 1.00 | 100 | 0 |",
         "| random text | not run |  |  |  |",
-        "| CLIP text | 24 | 2.4 | 240 | 466 |",
-        "| CLIP text with a large index | 25 ± 1.41 | 2.5 ± 0.141 | 250 ± 0 | 7,922 ± 0 |",
+        "| CLIP text | 24.0 | 2.40 | 240 | 466 |",
+        "| CLIP text with a large index | 25.0 ± 1.4 | 2.50 ± 0.14 | 250 ± 0 | 7,922 ± 0 |",
         "",
         "Measured on 1 × cpu (2 cores).",
     ]
     lines = results.markdown(table, found, "places_lt").splitlines()
     assert lines[0].endswith("| paper: s an epoch | paper: × no retrieval | paper: rows in memory |")
-    assert lines[5].endswith("| 47 | 1.99 | 11,200,000 |")
+    assert lines[5].endswith("| 47.0 | 1.99 | 11,200,000 |")
     axes = results.plot(table, found).axes[0]
     assert [bar.get_height() for bar in axes.patches] == [10, 24, 25]
     assert axes.get_ylabel() == "s an epoch"
@@ -96,6 +104,13 @@ def test_rows_share_a_memory_where_they_can(tmp_path):
     assert all(command[-1] == f"--keys={tmp_path / 'keys'}" for command in commands)
     command = place.command(TABLES["runtime"], TABLES["runtime"].rows[-1], 0)
     assert command[:3] == ["-m", "rac_jax.reproduce.measure", "runtime"] and command[-1] == "--made=16"
+
+
+def test_a_row_that_cannot_be_run_says_why(tmp_path):
+    place = runs.Place(tmp_path, ["--config=configs/demo.py"], demo.get_config(), "test")
+    row = Row("nowhere", {"model.encoder_weights": str(tmp_path / "nowhere.npz")})
+    with pytest.raises(runs.RowFailed, match=r"^'.*nowhere\.npz' is neither a file nor .* \(see "):
+        runs.result(place, "index", TABLES["index"], row, 0)
 
 
 def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
@@ -131,7 +146,7 @@ def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
     }
     exact, graph = (json.loads(path.read_text())["figures"] for path in measured.values())
     line = next(line for line in text.splitlines() if line.startswith("| exact, l2 |"))
-    assert f"| {exact['train: all']:.1f} | 100.0 | {exact['indexed in, s']:.3g} | {exact['ms a query']:.3g} |" in line
+    assert f"| {exact['train: all']:.1f} | 100.0 | {exact['indexed in, s']:.3f} |" in line
     assert text.count("not run") == 2 and "Measured on 1 × cpu (" in text and (tmp_path / "index.png").exists()
     encoded = [figures["ms with E"] - figures["ms a query"] for figures in (exact, graph)]
     assert encoded[0] == pytest.approx(encoded[1])  # of the one time that they were encoded
