@@ -54,7 +54,7 @@ def run(name: str, table: Table, place: runs.Place, seeds: int) -> results.Resul
             before = found[row.name]
             if not isinstance(before, str):
                 try:
-                    before.append(runs.result(place, name, table, row, seed))
+                    before.append(runs.result(place, table, row, seed))
                 except runs.RowFailed as error:
                     tqdm.write(f"{row.name}: {error}", file=sys.stderr)
                     found[row.name] = f"{results.NOT_RUN}: {str(error).partition(' (see')[0]}"

@@ -22,6 +22,7 @@ OF_THE_MEMORY = (
     "data.interpolation", "memory.metric", "memory.index", "memory.precision", "memory.hnsw_m",
     "memory.ef_construction",
 )  # fmt: skip
+LONGEST = 100  # letters of a folder's name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +46,11 @@ class Place:
     config: ConfigDict  # what they make
     split: str
 
-    def workdir(self, table: str, row: Row, seed: int) -> Path:
-        return self.folder / table / slug(row.name) / f"seed_{seed}"
+    def workdir(self, table: Table, row: Row, seed: int) -> Path:
+        """Named after what it changes in the config, so that rows of several tables share a run."""
+        fields = {name: value for name, value in row.fields.items() if value != configs.field(self.config, name)}
+        fields |= {"made": row.made} if row.made else {}
+        return self.folder / table.kind / folder_name(fields) / f"seed_{seed}"
 
     def fields(self, table: Table, row: Row, seed: int) -> dict[str, Any]:
         """Everything that a run of a row changes in the config."""
@@ -77,14 +81,16 @@ class Place:
         return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
 
 
-def slug(name: str) -> str:
-    """A row's name as a folder's: "k = 30" is k_30."""
-    return re.sub(r"\W+", "_", name).strip("_")
+def folder_name(fields: Mapping[str, Any]) -> str:
+    """Fields as a folder's name: memory.k_30 of {"memory.k": 30}. A long one is cut, and a hash added."""
+    whole = "_".join(f"{name}_{value}" for name, value in sorted(fields.items()))
+    name = re.sub(r"[^\w.-]+", "_", whole).strip("_") or "as_configured"
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}_{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
-def result(place: Place, name: str, table: Table, row: Row, seed: int) -> Result:
+def result(place: Place, table: Table, row: Row, seed: int) -> Result:
     """What a row and seed gave; run now unless that was done before."""
-    workdir = place.workdir(name, row, seed)
+    workdir = place.workdir(table, row, seed)
     names = {"main": f"eval/{place.split}", "nearest": f"nearest_{place.split}", "runtime": "runtime"}
     found = workdir / f"{names[table.kind]}.json"
     if not found.exists():

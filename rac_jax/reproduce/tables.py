@@ -154,7 +154,8 @@ CONTENT = Table(
     tuple(
         Row(name, RETRIEVAL | {"memory.keep": keep})
         for name, keep in (
-            *((f"{share:g} of the rows", f"share={share:g}") for share in (0.05, 0.1, 0.25, 0.5, 1.0)),
+            *((f"{share:g} of the rows", f"share={share:g}") for share in (0.05, 0.1, 0.25, 0.5)),
+            ("all rows", ""),
             *((f"{number} rows a class", f"per_class={number}") for number in (1, 2, 5)),
             *((f"{share:g} of the classes, 5 rows each", f"classes={share:g},per_class=5") for share in (0.2, 0.4)),
         )

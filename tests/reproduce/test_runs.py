@@ -22,9 +22,26 @@ ROOT = Path(__file__).parents[2]
 def test_every_field_of_every_row_is_a_field():
     known = configs.names(configs.default())
     for table in TABLES.values():
-        assert len({runs.slug(row.name) for row in table.rows}) == len(table.rows)
+        assert len({row.name for row in table.rows}) == len(table.rows)
         for row in table.rows:
             assert set(row.fields) <= set(known)
+
+
+def test_rows_of_several_tables_share_a_run_and_no_two_of_one_table_do(tmp_path):
+    place = runs.Place(tmp_path, [], configs.default(), "test")
+
+    def folder(table, name):
+        (row,) = (row for row in TABLES[table].rows if row.name == name)
+        return place.workdir(TABLES[table], row, 0).relative_to(tmp_path)
+
+    assert str(folder("main", "RAC")) == "main/as_configured/seed_0"
+    assert folder("tau", "τ = 1") == folder("reweighting", "none") == folder("fusion", "sqrt") == folder("main", "RAC")
+    assert str(folder("k", "k = 10")) == "main/memory.k_10_model.branches_retrieval/seed_0"
+    assert folder("k", "k = 30") == folder("main", "retrieval, LACE")
+    for table in TABLES.values():
+        assert len({place.workdir(table, row, 0) for row in table.rows}) == len(table.rows)
+    long, other = (runs.folder_name({"model.encoder_weights": "a/" * 100 + end}) for end in "xy")
+    assert len(long) < 120 and long != other
 
 
 def test_the_papers_columns_give_its_all():
@@ -110,7 +127,7 @@ def test_a_row_that_cannot_be_run_says_why(tmp_path):
     place = runs.Place(tmp_path, ["--config=configs/demo.py"], demo.get_config(), "test")
     row = Row("nowhere", {"model.encoder_weights": str(tmp_path / "nowhere.npz")})
     with pytest.raises(runs.RowFailed, match=r"^'.*nowhere\.npz' is neither a file nor .* \(see "):
-        runs.result(place, "index", TABLES["index"], row, 0)
+        runs.result(place, TABLES["index"], row, 0)
 
 
 def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
@@ -122,15 +139,15 @@ def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
     assert first.returncode == 0, first.stderr
     text = (tmp_path / "fusion.md").read_text()
     assert text.count("not run") == 1 and (tmp_path / "fusion.png").exists()  # `learned` was not asked for
-    found = tmp_path / "fusion" / "paper" / "seed_0" / "eval" / "test.json"
+    found = tmp_path / "main" / "as_configured" / "seed_0" / "eval" / "test.json"
     accuracy = 100 * json.loads(found.read_text())["branches"]["rac"]["all"]
     assert f"| paper | {accuracy:.1f} |" in text
     found.unlink()  # as if it had been interrupted before the evaluation
-    untouched = (tmp_path / "fusion" / "sqrt" / "seed_0" / "log.txt").stat().st_mtime_ns
+    untouched = (tmp_path / "main" / "model.scale_sqrt" / "seed_0" / "log.txt").stat().st_mtime_ns
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "fusion.md").read_text() == text
-    assert (tmp_path / "fusion" / "sqrt" / "seed_0" / "log.txt").stat().st_mtime_ns == untouched
+    assert (tmp_path / "main" / "model.scale_sqrt" / "seed_0" / "log.txt").stat().st_mtime_ns == untouched
 
 
 def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
@@ -141,8 +158,9 @@ def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
     assert first.returncode == 0, first.stderr
     assert len(list((tmp_path / "keys").iterdir())) == 1
     text = (tmp_path / "index.md").read_text()
+    folders = {"exact": "memory.index_flat_memory.metric_l2", "HNSW": "as_configured"}
     measured = {
-        name: tmp_path / "index" / name / "seed_0" / "nearest_test.json" for name in ("exact_l2", "HNSW_cosine")
+        name: tmp_path / "nearest" / folder / "seed_0" / "nearest_test.json" for name, folder in folders.items()
     }
     exact, graph = (json.loads(path.read_text())["figures"] for path in measured.values())
     line = next(line for line in text.splitlines() if line.startswith("| exact, l2 |"))
@@ -150,11 +168,11 @@ def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
     assert text.count("not run") == 2 and "Measured on 1 × cpu (" in text and (tmp_path / "index.png").exists()
     encoded = [figures["ms with E"] - figures["ms a query"] for figures in (exact, graph)]
     assert encoded[0] == pytest.approx(encoded[1])  # of the one time that they were encoded
-    measured["HNSW_cosine"].unlink()  # as if it had been interrupted
+    measured["HNSW"].unlink()  # as if it had been interrupted
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=alone)
     assert again.returncode == 0, again.stderr
     assert line in (tmp_path / "index.md").read_text().splitlines()
-    repeated = json.loads(measured["HNSW_cosine"].read_text())["figures"]
+    repeated = json.loads(measured["HNSW"].read_text())["figures"]
     assert [repeated[name] for name in ("all", "top5", "train: all")] == [
         graph[name] for name in ("all", "top5", "train: all")
     ]
