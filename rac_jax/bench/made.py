@@ -24,8 +24,8 @@ def keys(rows: int, width: int, seed: int = 0) -> np.ndarray:
     """Unit vectors [rows, width] float32, among which a search of a graph goes as it does among real ones.
 
     They lie around a common mean, and their variance falls as a power of the dimension. With this power HNSW compares
-    a query with as many keys as among EfficientNet-Lite0's of CIFAR-100-LT (700, 2,700 and 10,800 of them), and finds
-    as many neighbours. Clusters that lie apart would not do: a search never leaves its own.
+    a query with about as many keys (515, 994 and 1,684 among 678, 2,712 and 10,847) as among EfficientNet-Lite0's of
+    CIFAR-100-LT (619, 1,158 and 1,675). Clusters that lie apart would not do: a search never leaves its own.
     """
     random = np.random.default_rng([seed, rows])
     spread = np.arange(1, width + 1, dtype=np.float32) ** (-POWER / 2)
