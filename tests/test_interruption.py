@@ -48,7 +48,15 @@ def test_the_step_is_finished_and_saved_and_the_run_goes_on_from_there(whole, tm
     assert_same(saved_state(config(), tmp_path, 9), whole)
 
 
-def test_a_second_signal_acts_at_once():
+@pytest.fixture
+def heeded():
+    """SIGINT as a terminal's program has it; one that a shell started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_signal_acts_at_once(heeded):
     with pytest.raises(KeyboardInterrupt), interruption.Interruption() as noted:
         os.kill(os.getpid(), signal.SIGINT)
         assert noted.reached(1)
