@@ -47,7 +47,17 @@ def read(root: str, split: str) -> tuple[tuple[str, ...], Split]:
 
 
 def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
-    return next((folder / name for name in names if (folder / name).is_dir()), None)
+    """The folder of a split, by one of these names; one of images alone is a class of that name (a railway train)."""
+    return next((folder / name for name in names if (folder / name).is_dir() and not _is_class(folder / name)), None)
+
+
+def _is_class(folder: Path) -> bool:
+    entries = list(folder.iterdir())
+    return any(map(_is_image, entries)) and not any(entry.is_dir() for entry in entries)
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in ENDINGS
 
 
 def _class_folders(folder: Path) -> tuple[str, ...]:
@@ -65,7 +75,7 @@ def _scan(root: Path, folder: Path, class_names: tuple[str, ...], name: str = "t
     paths, labels = [], []
     for label, class_name in enumerate(class_names):
         found = (folder / class_name).rglob("*") if (folder / class_name).is_dir() else ()
-        mine = sorted(str(path.relative_to(root)) for path in found if path.suffix.lower() in ENDINGS)
+        mine = sorted(str(path.relative_to(root)) for path in found if _is_image(path))
         paths += mine
         labels += [label] * len(mine)
     if not paths:

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from rac_jax import config, data
+from rac_jax.data.folder import read
 
 
 def make(root: Path, paths: list[str]) -> None:
@@ -63,6 +64,14 @@ def test_held_out(tmp_path: Path, prefix: str):
     same = create(tmp_path)
     assert same.fingerprint("test") == found.fingerprint("test")
     assert create(tmp_path, seed=1).fingerprint("test") != found.fingerprint("test")
+
+
+@pytest.mark.parametrize("prefix", ["", "train/"])
+def test_a_class_may_be_called_train(tmp_path: Path, prefix: str):
+    make(tmp_path, [f"{prefix}{name}/{i}.png" for name in ("car", "train") for i in range(20)])
+    found = create(tmp_path)
+    assert found.class_names == ("car", "train") and found.class_counts.tolist() == [14, 14]
+    assert read(str(tmp_path), "train")[0] == ("car", "train")
 
 
 def test_named_with_its_folder_and_thinned(tmp_path: Path):
