@@ -165,7 +165,7 @@ POSITIVE = ("data.crop", "optim.warmup_power", "optim.epsilon", "optim.clip", "t
 # Fields that may change between two starts of one run: they change no number that it computes.
 FREE = (
     "name", "compiled", "weights_dir", "data.root", "data.lists", "data.workers", "memory.dir", "memory.cache",
-    "memory.encode_batch",    "train.steps", "train.accumulate", "train.log_every", "eval", "checkpoint", "mesh",
+    "memory.encode_batch", "train.steps", "train.accumulate", "train.log_every", "eval", "checkpoint", "mesh",
 )  # fmt: skip
 
 

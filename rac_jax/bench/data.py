@@ -1,7 +1,7 @@
 """How fast images are decoded and augmented, beside a plain Pillow loop and, if it is there, timm.
 
-Images are scikit-learn's two sample photographs, encoded at quality 90. Each figure is the best of
-several rounds, and the contenders take turns, so that what else the machine does hits all alike.
+Images are scikit-learn's two sample photographs, encoded at quality 90. The contenders take turns, so that what else
+the machine does hits all alike. Rates are the best of several rounds; the pipeline's are medians of paired ones.
 """
 
 import argparse

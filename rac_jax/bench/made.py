@@ -66,6 +66,7 @@ def snippets() -> Snippets:
 
 
 def memory(folder: Path, keys: np.ndarray, kind: str) -> store.Memory:
+    """A memory of these keys, with one of 365 texts each."""
     spec = {"kind": kind, "metric": "cosine"} | ({"m": 32, "ef_construction": 40} if kind == "hnsw" else {})
     edit.create(folder, {"keys": "float32", "index": spec}, width=keys.shape[1])
     texts = [str(i % TEXTS) for i in range(len(keys))]
@@ -77,6 +78,7 @@ def memory(folder: Path, keys: np.ndarray, kind: str) -> store.Memory:
 
 
 def parts(config: ConfigDict, mesh: Any, lookup: Lookup) -> system.System:
+    """What `feed` needs of a run: the lookup, and no E before it."""
     retrieval = system.Retrieval(
         parameters={},
         lookup=lookup,

@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
 from rac_jax import config as configs
 from rac_jax import data, feed, sharding, system
@@ -319,9 +318,4 @@ def _batches(config: ConfigDict, dataset: Dataset, split: str) -> Iterator[dict[
 def _encoded(config: ConfigDict, images: Split) -> np.ndarray:
     mesh = sharding.make_mesh(config)
     _, encode, parameters = system.frozen_encoder(config, mesh)
-    with tqdm(total=len(images), desc=f"encode {images.name}", unit="img", leave=False) as bar:
-        keys = []
-        for part in build.encode_images(config, images, encode, parameters, mesh):
-            keys.append(part)
-            bar.update(len(part))
-    return np.concatenate(keys)
+    return build.encode_split(config, images, encode, parameters, mesh)

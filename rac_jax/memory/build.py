@@ -153,6 +153,12 @@ def encode_images(
         yield np.asarray(waiting)[:left]  # without the padding of the last batch
 
 
+def encode_split(config: ConfigDict, split: Split, encode: Encode, parameters: Any, mesh: Mesh) -> np.ndarray:
+    """All of them at once, [N, D] float32."""
+    with tqdm(total=len(split), desc=f"encode {split.name}", unit="img") as bar:
+        return np.concatenate(list(_counted(encode_images(config, split, encode, parameters, mesh), bar)))
+
+
 def _counted(batches: Iterator[np.ndarray], bar: tqdm) -> Iterator[np.ndarray]:
     for keys in batches:
         yield keys

@@ -72,13 +72,8 @@ def open_or_encode(config: ConfigDict, dataset: Dataset, folder: Path) -> Keys:
             return Keys(content["train"], content["queries"], float(content["seconds"]))
     encoded = []
     for name in splits:  # training images come last: E is compiled when they do
-        split, started = dataset.split(name), time.perf_counter()
-        with tqdm(total=len(split), desc=f"encode {name}", unit="img") as bar:
-            parts = []
-            for part in build.encode_images(config, split, encode, parameters, mesh):
-                parts.append(part)
-                bar.update(len(part))
-        encoded.append(np.concatenate(parts).astype(np.float32))
+        started = time.perf_counter()
+        encoded.append(build.encode_split(config, dataset.split(name), encode, parameters, mesh))
         seconds = time.perf_counter() - started
     queries, train = encoded
     with files.whole(path) as temporary, temporary.open("wb") as file:
