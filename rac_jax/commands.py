@@ -1,6 +1,7 @@
 """What the commands share: flags that are parsed, and errors that are shown, for people."""
 
 import difflib
+import logging as std_logging
 import os
 import re
 import sys
@@ -23,12 +24,25 @@ os.environ.setdefault("PJRT_NPROC", str(max(_threads, os.cpu_count() or 1)))
 def run(main: Callable[[list[str]], Any], config: flags.FlagHolder | None = None) -> None:
     """`main` under absl, with errors that are meant for the user shown as one message."""
     logging.set_verbosity(logging.WARNING)
+    _mute_failed_saves()
     try:
         app.run(main, flags_parser=lambda argv: _parse(argv, config))
     except (ValueError, OSError, RuntimeError) as error:
         if not _raised_here(error):
             raise
         sys.exit(f"error: {error}")
+
+
+def _mute_failed_saves() -> None:
+    """Orbax's writers have no one to report to once one of them has failed: the first one's error is enough."""
+    std_logging.getLogger("asyncio").setLevel(std_logging.CRITICAL)  # "exception was never retrieved"
+    shown = sys.unraisablehook
+
+    def show(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            shown(unraisable)
+
+    sys.unraisablehook = show
 
 
 def _parse(argv: list[str], config: flags.FlagHolder | None) -> list[str]:

@@ -87,7 +87,9 @@ def not_trained(config: ConfigDict, params: Any) -> Any:
     pattern = config.optim.frozen
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(params)]
     mask = [bool(pattern) and re.match(pattern, name) is not None for name in names]
-    if pattern and (all(mask) or not any(mask)):
+    absent = {"base": "text", "retrieval": "base"}.get(config.model.branches)  # so that one pattern does for all three
+    of_the_absent = absent is not None and pattern.startswith(absent)
+    if pattern and not of_the_absent and (all(mask) or not any(mask)):
         raise ConfigError(
             f"config.optim.frozen={pattern!r} matches {'every' if all(mask) else 'no'} parameter; "
             f"their paths are as {names[0]} and {names[len(names) // 2]}"

@@ -91,6 +91,16 @@ def test_a_pattern_that_freezes_nothing_or_everything_is_refused(pattern, number
         optimizer.not_trained(config, params())
 
 
+def test_a_pattern_for_a_branch_that_is_not_there_freezes_nothing():
+    config = configs.default()
+    config.model.branches, config.optim.frozen = "retrieval", r"base\.stem"
+    without_base = {name: tree for name, tree in params().items() if name.startswith("text")}
+    assert not any(jax.tree.leaves(optimizer.not_trained(config, without_base)))
+    config.optim.frozen = "steam"
+    with pytest.raises(configs.ConfigError, match="matches no parameter"):
+        optimizer.not_trained(config, without_base)
+
+
 def test_clipping_by_the_global_norm():
     config = configs.default()
     config.optim.update(dict(epsilon=1e6, weight_decay=0.0, learning_rate=1e6, warmup_epochs=0.0))
