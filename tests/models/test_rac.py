@@ -60,6 +60,13 @@ def test_a_cosine_head_gives_scaled_cosines():
     )
 
 
+def test_a_learned_scale_starts_at_half_the_root_and_moves_faster_than_a_weight():
+    model = rac.RAC(Constant(), Constant(), num_classes=16, scale="learned", rngs=nnx.Rngs(0))
+    assert model.scale() == pytest.approx(2.0)
+    model.logit_scale[...] += 0.1
+    assert model.scale() == pytest.approx(2.0 * np.e)
+
+
 def test_inside_rac_a_branch_believes_by_the_direction_of_its_logits():
     model = rac.RAC(None, Constant(), num_classes=2, rngs=nnx.Rngs(0))
     own = model.probabilities({"retrieval": jnp.array([[0.0, jnp.log(3.0)]])})
