@@ -13,7 +13,7 @@ from absl import app, flags
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from rac_jax import commands, files
+from rac_jax import commands, files, interruption
 from rac_jax.report import plots
 from rac_jax.reproduce import results, runs
 from rac_jax.reproduce.tables import TABLES, Table
@@ -28,6 +28,7 @@ ROWS = flags.DEFINE_list("rows", [], "Only these rows, by name.")
 def main(argv: list[str]) -> None:
     if len(argv) != 2 or argv[1] not in TABLES or CONFIG.value is None:
         raise app.UsageError(f"a table and a --config are needed; the tables are {', '.join(TABLES)}\n\n{__doc__}")
+    interruption.exit_on_sigterm()
     name, config = argv[1], CONFIG.value
     table, folder = TABLES[name], Path(OUT.value or f"runs/reproduce_{config.name}")
     given = [argument for argument in sys.argv[1:] if argument.startswith(("--config=", "--config."))]

@@ -105,9 +105,22 @@ def result(place: Place, table: Table, row: Row, seed: int) -> Result:
 def _run(workdir: Path, arguments: Sequence[str]) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     files.write_text(workdir / "command.txt", " ".join(arguments) + "\n")
-    with (workdir / "log.txt").open("w") as log:
-        done = subprocess.run([sys.executable, *arguments], stdout=log, stderr=subprocess.STDOUT)
-    if done.returncode:
+    if _code(workdir, arguments):
         lines = (workdir / "log.txt").read_text().strip().splitlines() or ["no output"]
         said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
         raise RowFailed(f"{said[-1]} (see {workdir / 'log.txt'})")
+
+
+def _code(workdir: Path, arguments: Sequence[str]) -> int:
+    """How a run ended. What interrupts us interrupts it, once, and then it has the time to save."""
+    command = [sys.executable, *arguments]
+    with (
+        (workdir / "log.txt").open("w") as log,
+        subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True) as process,
+    ):
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from configs import demo
 from rac_jax import config as configs
+from rac_jax import interruption
 from rac_jax.reproduce import results, runs
 from rac_jax.reproduce.runs import Result
 from rac_jax.reproduce.tables import TABLES, Row, Table
@@ -132,17 +135,23 @@ def test_a_row_that_cannot_be_run_says_why(tmp_path):
 
 def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
     config = tiny.config()
-    config.train.steps = 2
+    config.train.steps, config.checkpoint.every = 4, 1
     command = [sys.executable, "-m", "rac_jax.reproduce", "fusion", "--seeds=1", f"--out={tmp_path}"]
     command += ["--rows=paper,sqrt", *tiny.arguments(config)]
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"TQDM_DISABLE": "1"})
     assert first.returncode == 0, first.stderr
     text = (tmp_path / "fusion.md").read_text()
     assert text.count("not run") == 1 and (tmp_path / "fusion.png").exists()  # `learned` was not asked for
-    found = tmp_path / "main" / "as_configured" / "seed_0" / "eval" / "test.json"
+    workdir = tmp_path / "main" / "as_configured" / "seed_0"
+    found = workdir / "eval" / "test.json"
     accuracy = 100 * json.loads(found.read_text())["branches"]["rac"]["all"]
     assert f"| paper | {accuracy:.1f} |" in text
-    found.unlink()  # as if it had been interrupted before the evaluation
+    shutil.rmtree(workdir)
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        while not (workdir / "checkpoints" / "1").exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.terminate()
+    assert process.returncode == interruption.REQUEUE and not found.exists()
     untouched = (tmp_path / "main" / "model.scale_sqrt" / "seed_0" / "log.txt").stat().st_mtime_ns
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
