@@ -136,7 +136,17 @@ TEXT = Table(
     "Text encoders",
     (
         Row("CLIP", {}),
-        Row("GloVe", {"model.text": "glove", "model.text_weights": "glove:6b_300d", "model.text_options": ""}),
+        *(
+            Row(
+                f"GloVe, {width} wide",
+                {
+                    "model.text": "glove",
+                    "model.text_weights": f"glove:6b_{width}d",
+                    "model.text_options": options,
+                },
+            )
+            for width, options in ((50, "width=50"), (300, ""))
+        ),
         Row("random words", RANDOM_WORDS),
         Row("BERT", {"model.text": "bert", "model.text_weights": "bert", "model.text_options": ""}),
     ),
