@@ -130,23 +130,15 @@ INDEX = Table(
     measures=("indexed in, s", "ms a query", "ms with E"),
 )
 
+GLOVE = {"model.text": "glove"}
 RANDOM_WORDS = {"model.text": "random_words", "model.text_weights": "", "model.text_options": ""}
 
 TEXT = Table(
     "Text encoders",
     (
         Row("CLIP", {}),
-        *(
-            Row(
-                f"GloVe, {width} wide",
-                {
-                    "model.text": "glove",
-                    "model.text_weights": f"glove:6b_{width}d",
-                    "model.text_options": options,
-                },
-            )
-            for width, options in ((50, "width=50"), (300, ""))
-        ),
+        Row("GloVe 50", GLOVE | {"model.text_weights": "glove:6b_50d", "model.text_options": "width=50"}),
+        Row("GloVe 300", GLOVE | {"model.text_weights": "glove:6b_300d", "model.text_options": ""}),
         Row("random words", RANDOM_WORDS),
         Row("BERT", {"model.text": "bert", "model.text_weights": "bert", "model.text_options": ""}),
     ),
