@@ -58,7 +58,8 @@ def run(name: str, table: Table, place: runs.Place, seeds: int) -> results.Resul
                     before.append(runs.result(place, table, row, seed))
                 except runs.RowFailed as error:
                     tqdm.write(f"{row.name}: {error}", file=sys.stderr)
-                    found[row.name] = f"{results.NOT_RUN}: {str(error).partition(' (see')[0]}"
+                    gist = str(error).partition(" (see")[0].partition(". ")[0]
+                    found[row.name] = f"{results.NOT_RUN}: {gist}"
             bar.update()
     return found
 
