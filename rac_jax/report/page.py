@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import html
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,15 +90,29 @@ def _section(title: str, content: str) -> str:
 
 def _accuracies(runs: Sequence[Run]) -> str:
     """Runs × branches × groups; the best of each column is bold where runs are compared."""
-    rows = [(run, branch, values) for run in runs for branch, values in run.result["branches"].items()]
+    rows = [
+        (name, branch, values)
+        for name, run in zip(_names(runs), runs, strict=True)
+        for branch, values in run.result["branches"].items()
+    ]
     best = {name: max((values.get(name, 0.0) for _, _, values in rows), default=0.0) for name in COLUMNS}
     body = []
     for run, branch, values in rows:
-        name = f"{run.config['name']}: {branch}" if len(runs) > 1 else branch
+        name = f"{run}: {branch}" if len(runs) > 1 else branch
         cells = (_cell(values, column, best[column] if len(runs) > 1 else None) for column in COLUMNS)
         body.append(f"<tr><td>{html.escape(name)}</td>{''.join(cells)}</tr>")
     head = "".join(f"<th>{name}</th>" for name in ("branch", *COLUMNS))
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The configs' names or, where two share one, what differs in the paths of their folders."""
+    names = [run.config["name"] for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    folders = [run.workdir.absolute() for run in runs]
+    common = os.path.commonpath(folders)
+    return [str(folder.relative_to(common)) for folder in folders]
 
 
 def _cell(values: Mapping[str, float], column: str, best: float | None) -> str:

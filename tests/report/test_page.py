@@ -37,6 +37,12 @@ def test_runs_are_compared_by_accuracy_and_settings(tmp_path):
     assert "<tr><td>memory.k</td><td>3</td><td>5</td></tr>" in found
 
 
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    one, other = make_run(tmp_path / "a" / "0", "same", 0.5), make_run(tmp_path / "b" / "0", "same", 0.75)
+    found = page.make(one, [other])
+    assert "<td>a/0: rac</td>" in found and "<td>b/0: rac</td>" in found
+
+
 def test_a_folder_without_an_evaluated_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"config\.json is missing: .* holds no run that was evaluated on test"):
         page.read(tmp_path, "test")
