@@ -11,8 +11,8 @@ E and B: EfficientNet-Lite0 (ImageNet) at 128 pixels. What E alone knows, withou
 training image (cosine, imbalance 100) is right for 41.7 % of the 10,000 test images (many 64.4, medium 39.6, few 17.6;
 top-5 62.4): the row "nearest" of a run with --config.train.steps=1 --config.model.dtype=float32 (2 CPU cores).
 Hardware: one GPU. Cost and result of training: not yet run.
-:small is for two CPU cores (64 pixels, 3 epochs, B's upper layers alone, neighbours found once): four minutes a run, and
-43.6 ± 0.4 % on test (base branch alone 42.1 ± 1.5; 3 seeds). RESULTS.md has its tables.
+:small is for two CPU cores (64 pixels, 3 epochs, B's upper layers alone, neighbours found once): four minutes a run,
+and 43.6 ± 0.4 % on test (base branch alone 42.1 ± 1.5; 3 seeds). RESULTS.md has its tables.
 """
 
 from ml_collections import ConfigDict
