@@ -13,12 +13,14 @@ from typing import Any
 from absl import app, flags, logging
 
 from rac_jax import config as configs
+from rac_jax import host_memory
 
 # Before jax starts its devices. The lookup's callback and the collectives of simulated devices each hold a thread of
 # the host's pool while they wait: with fewer than four a device, a run on few cores comes to a standstill.
 _simulated = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
 _threads = 4 * int(_simulated[1]) if _simulated else 4
 os.environ.setdefault("PJRT_NPROC", str(max(_threads, os.cpu_count() or 1)))
+host_memory.share_heap()
 
 
 def run(main: Callable[[list[str]], Any], config: flags.FlagHolder | None = None) -> None:

@@ -6,7 +6,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from rac_jax import commands, compilation, evaluate, interruption, processes, train
+from rac_jax import commands, compilation, evaluate, host_memory, interruption, processes, train
 from rac_jax import config as configs
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py:base.")
@@ -45,4 +45,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("config")
+    host_memory.keep_freed()
     commands.run(main, CONFIG)

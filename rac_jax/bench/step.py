@@ -26,7 +26,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from rac_jax import config as configs
-from rac_jax import data, evaluate, feed, models, optimizer, sharding, states, system, train
+from rac_jax import data, evaluate, feed, host_memory, models, optimizer, sharding, states, system, train
 from rac_jax.bench import beside_torch, made
 from rac_jax.bench.race import median, race, ratio
 from rac_jax.data import pipeline
@@ -70,6 +70,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser("rac_jax.bench step", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small models: shows that it runs, not how fast")
     sizes = QUICK if parser.parse_args(arguments).quick else FULL
+    host_memory.keep_freed()
     logging.set_verbosity(logging.ERROR)  # the memory holds made keys, not the training split
     with tempfile.TemporaryDirectory() as folder:
         config = settings(sizes, Path(folder))

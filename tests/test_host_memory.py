@@ -1,0 +1,60 @@
+"""What glibc is told, each time in a process of its own, since it cannot be told otherwise later."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this C library has no mallopt")
+
+PROGRAM = """
+import resource, threading
+import numpy as np
+from rac_jax import host_memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def use():
+    for _ in range(10):
+        np.ones(100_000_000 // 8)  # made, filled and freed
+
+said = host_memory.share_heap() and host_memory.keep_freed()
+for _ in range(2):  # the first time the heap grows
+    before = faults()
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+print(said, faults() - before)
+"""
+
+
+def run(**environment: str) -> tuple[bool, int]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "JAX_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, env=clean | environment, capture_output=True, text=True, check=True
+    )
+    said, faults = done.stdout.split()
+    return said == "True", int(faults)
+
+
+def test_freed_memory_is_used_again_by_every_thread():
+    page = os.sysconf("SC_PAGE_SIZE")
+    said, faults = run(JAX_PLATFORMS="cpu")
+    assert said and faults < 100_000_000 // page  # less than one of the ten arrays
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"JAX_PLATFORMS": "cuda"},
+        {"JAX_PLATFORMS": "cpu", "MALLOC_TRIM_THRESHOLD_": "131072"},
+        {"JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": "glibc.malloc.arena_max=4"},
+    ],
+)
+def test_accelerators_and_what_the_user_said_are_left_alone(environment):
+    assert not run(**environment)[0]
