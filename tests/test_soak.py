@@ -1,6 +1,9 @@
 """A long run on 8 simulated devices needs no more memory at its end than after its first 200 steps.
 
 RAC_JAX_SOAK=2000 python -m pytest tests/test_soak.py -s      # steps; left out otherwise, for it takes long
+
+A run on CPUs has one heap and keeps it (rac_jax/host_memory.py). For the same here, also set
+MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000
 """
 
 import os
