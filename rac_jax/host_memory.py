@@ -17,8 +17,8 @@ def share_heap() -> bool:
 def keep_freed() -> bool:
     """There, hand no freed memory back to the system, for the next step asks for as much again. Was it done?
 
-    glibc gives large arrays back at once, and the system clears their pages before they are used again: a tenth of a
-    step and more. With this a process stays as large as it ever was.
+    glibc gives large arrays back at once, and the system clears their pages before they are used again, which takes a
+    tenth of a step's CPU time and more. With this a process stays as large as it ever was.
     """
     return _tunable() and _tell(TRIM_THRESHOLD, -1) and _tell(MMAP_MAX, 0)
 
