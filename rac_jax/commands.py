@@ -16,9 +16,11 @@ from rac_jax import config as configs
 from rac_jax import host_memory
 
 # Before jax starts its devices. The lookup's callback and the collectives of simulated devices each hold a thread of
-# the host's pool while they wait: with fewer than four a device, a run on few cores comes to a standstill.
+# the host's pool while they wait: with fewer than four a device, a run on few cores comes to a standstill. One device
+# has no collectives and needs two threads; more than there are cores cost it a twentieth of a step and more.
 _simulated = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-_threads = 4 * int(_simulated[1]) if _simulated else 4
+_devices = int(_simulated[1]) if _simulated else 1
+_threads = 4 * _devices if _devices > 1 else 2
 os.environ.setdefault("PJRT_NPROC", str(max(_threads, os.cpu_count() or 1)))
 host_memory.share_heap()
 

@@ -19,6 +19,7 @@ flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
 @pytest.fixture(autouse=True, scope="session")
 def eight_devices() -> None:
     assert jax.device_count() == 8, "set XLA_FLAGS=--xla_force_host_platform_device_count=8"
+    os.environ.pop("PJRT_NPROC")  # jax has read it; a command in a process of its own chooses for itself
 
 
 @pytest.fixture(autouse=True, scope="session")

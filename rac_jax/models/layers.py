@@ -192,14 +192,20 @@ class Attention(nnx.Module):
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """softmax(q kᵀ / √d + bias) v on [N, T, d] arrays, one N for each example and head; softmax in float32."""
+    """softmax(q kᵀ / √d + bias) v on [N, T, d] arrays, one N for each example and head; softmax in float32.
+
+    What the softmax mixes is divided by its sum, and not the T × T shares, which are more numbers and then kept twice.
+    """
     scaled = q * jnp.asarray(1.0 / math.sqrt(q.shape[-1]), q.dtype)
     contract = (((2,), (2,)), ((0,), (0,)))
     scores = jax.lax.dot_general(scaled, k, contract, preferred_element_type=jnp.float32)
     if bias is not None:
         scores = scores + bias
-    shares = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jax.lax.dot_general(shares, v, (((2,), (1,)), ((0,), (0,))))
+    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    contract = (((2,), (1,)), ((0,), (0,)))
+    mixed = jax.lax.dot_general(weights.astype(v.dtype), v, contract, preferred_element_type=jnp.float32)
+    return (mixed / total).astype(v.dtype)
 
 
 def drop_path(x: jax.Array, rate: float, draws: Draws | None) -> jax.Array:

@@ -71,6 +71,29 @@ def test_attention_by_its_definition():
     np.testing.assert_allclose(attention(x, bias), attention.out(jnp.asarray(mixed)), atol=1e-5)
 
 
+@pytest.mark.parametrize("bias", [None, array(1, 1, 5, seed=3), jnp.where(np.tri(5, dtype=bool), 0.0, -jnp.inf)[None]])
+def test_attention_and_its_gradient_by_its_definition(bias):
+    def plain(q, k, v):
+        scores = jnp.einsum("nqd,ntd->nqt", q, k) / 2 + (jnp.zeros((1, 1, 1)) if bias is None else bias)
+        return jnp.einsum("nqt,ntd->nqd", jax.nn.softmax(scores, axis=-1), v)
+
+    inputs = [3 * array(3, 5, 4, seed=seed) for seed in range(3)]
+    ours, pull = jax.vjp(lambda *a: layers.attend(*a, bias), *inputs)
+    expected, expected_pull = jax.vjp(plain, *inputs)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+    for a, b in zip(pull(jnp.cos(ours)), expected_pull(jnp.cos(ours)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_with_large_scores_and_in_bfloat16():
+    q, k, v = (array(3, 5, 4, seed=seed) for seed in range(3))
+    sharp, pull = jax.vjp(lambda q: layers.attend(1000 * q, 1000 * k, v, None), q)
+    assert np.isfinite(sharp).all() and np.isfinite(pull(sharp)[0]).all()
+    rough = layers.attend(*(x.astype(jnp.bfloat16) for x in (q, k, v)), None)
+    assert rough.dtype == jnp.bfloat16
+    np.testing.assert_allclose(rough.astype(jnp.float32), layers.attend(q, k, v, None), atol=0.03)
+
+
 def test_stochastic_depth_keeps_the_mean():
     x = jnp.ones((4000, 2))
     dropped = np.asarray(layers.drop_path(x, 0.25, Draws(jax.random.key(0))))
