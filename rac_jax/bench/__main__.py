@@ -6,9 +6,14 @@ from collections.abc import Callable, Sequence
 from absl import flags
 
 import rac_jax.commands  # noqa: F401  # sets what jax reads from the environment
-from rac_jax.bench import data, memory, step
+from rac_jax.bench import beside_torch, data, memory, step
 
-BENCHMARKS: dict[str, Callable[[Sequence[str]], None]] = {"data": data.main, "memory": memory.main, "step": step.main}
+BENCHMARKS: dict[str, Callable[[Sequence[str]], None]] = {
+    "data": data.main,
+    "memory": memory.main,
+    "step": step.main,
+    "torch": beside_torch.main,
+}
 
 
 def main() -> int:

@@ -1,12 +1,17 @@
-"""Our models beside the same ones in PyTorch, on the CPU and in float32.
+"""Our models beside the same ones in PyTorch, on the CPU and in float32, each in a process of its own.
 
-Needs torch, timm and transformers, which are in no requirements file of this project. Our last block computes the row
-that is read and no other, so a model of few layers flatters us: only the full depth says how fast we are.
+Needs torch and timm, which are in no requirements file of this project. The two processes take turns, each with the
+threads and the heap that it has when nobody compares it. The models have all their layers: our last block computes the
+row that is read and no other, which would flatter us in a model of few.
 """
 
+import argparse
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,38 +19,79 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rac_jax import models, states
+from rac_jax import host_memory, models, states
 from rac_jax.bench.race import median, race, ratio
 
 BATCH = 8
 END = 49407  # CLIP's end token
 NEEDED = ("torch", "timm", "transformers")
+MODELS = {
+    "vit_b16": "ViT-B/16",
+    "clip_text": "CLIP text",
+    "efficientnet_lite0": f"EfficientNet-Lite0, 64 px, {4 * BATCH} images",
+}
+WORKS = ("forward", "forward + backward")
 Work = Callable[[], Any]
 
 
-def print_table(*, depth: int, rounds: int) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print the table by itself; it is the last of `bench step` too."""
+    parser = argparse.ArgumentParser("rac_jax.bench torch", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    print_table(parser.parse_args(arguments).rounds)
+
+
+def print_table(rounds: int) -> None:
     """Times of forward, and of forward and backward, in turns."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing or jax.default_backend() != "cpu":
         why = f"{', '.join(missing)} not installed" if missing else "it is compared on CPUs"
         print(f"\nbeside PyTorch: left out, {why}")
         return
-    print(f"\n{f'beside PyTorch, batch {BATCH}':<54}{'ours, ms':>10}{'torch, ms':>11}{'ratio':>8}")
-    for name, inputs, ours, theirs in (
-        (f"ViT-B/16, {depth} layers", _images(224, BATCH), models.create("vit_b16", depth=depth), _torch_vit(depth)),
-        (f"CLIP text, {depth} layers", _tokens(), models.create("clip_text", depth=depth), _torch_text(depth)),
-        (
-            f"EfficientNet-Lite0, 64 px, {4 * BATCH} images",
-            _images(64, 4 * BATCH),
-            models.create("efficientnet_lite0", image_size=64),
-            _torch_lite(),
-        ),
-    ):
-        pairs = zip(_ours(ours, inputs), _theirs(theirs, inputs), strict=True)
-        for what, (our_work, their_work) in zip(("forward", "forward + backward"), pairs, strict=True):
-            times = race({"ours": our_work, "torch": their_work}, rounds, name)
-            our_ms, their_ms = (1e3 * median(seconds) for seconds in times.values())
-            print(f"  {f'{name}, {what}':<52}{our_ms:>10.0f}{their_ms:>11.0f}{ratio(times, 'ours', 'torch'):>8.2f}")
+    print(f"\n{f'beside PyTorch, batch {BATCH}':<60}{'ours, ms':>10}{'torch, ms':>11}{'ratio':>8}")
+    for model, name in MODELS.items():
+        with _process("ours", model) as ours, _process("torch", model) as theirs:
+            for number, what in enumerate(WORKS):
+                turns = {"ours": lambda n=number: ours(n), "torch": lambda n=number: theirs(n)}
+                times = race(turns, rounds, name)
+                our_ms, their_ms = (1e3 * median(seconds) for seconds in times.values())
+                print(f"  {f'{name}, {what}':<58}{our_ms:>10.0f}{their_ms:>11.0f}{ratio(times, 'ours', 'torch'):>8.2f}")
+
+
+@contextlib.contextmanager
+def _process(side: str, model: str) -> Iterator[Callable[[int], None]]:
+    """A process that has this model ready; calling it does one of its WORKS, by number, and waits."""
+    # Ours begins as our commands do: the heap is told before anything is imported that starts threads.
+    first = "import rac_jax.commands; " if side == "ours" else ""
+    program = f"{first}from rac_jax.bench import beside_torch; beside_torch.serve({side!r}, {model!r})"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        asked, said = process.stdin, process.stdout
+        assert asked is not None and said is not None
+
+        def once(work: int) -> None:
+            asked.write(f"{work}\n")
+            if said.readline() != "done\n":
+                raise RuntimeError(f"the process of {model} ({side}) has ended")
+
+        yield once
+
+
+def serve(side: str, model: str) -> None:
+    """What such a process does: a line in, a work done, a line out."""
+    images = 4 * BATCH if model == "efficientnet_lite0" else BATCH
+    size = 64 if model == "efficientnet_lite0" else 224
+    inputs = _tokens() if model == "clip_text" else _images(size, images)
+    if side == "ours":
+        host_memory.keep_freed()
+        options = {} if model == "clip_text" else {"image_size": size}
+        works = _ours(models.create(model, **options), inputs)
+    else:
+        makers = {"vit_b16": _torch_vit, "clip_text": _torch_text, "efficientnet_lite0": _torch_lite}
+        works = _theirs(makers[model](), inputs)
+    for line in sys.stdin:
+        works[int(line)]()
+        print("done", flush=True)
 
 
 def _images(size: int, batch: int) -> np.ndarray:
@@ -95,10 +141,10 @@ def _theirs(model: Any, inputs: np.ndarray) -> tuple[Work, Work]:
     return forward, both
 
 
-def _torch_vit(depth: int) -> Any:
+def _torch_vit() -> Any:
     import timm
 
-    return timm.create_model("vit_base_patch16_224", num_classes=0, depth=depth)
+    return timm.create_model("vit_base_patch16_224", num_classes=0)
 
 
 def _torch_lite() -> Any:
@@ -109,7 +155,7 @@ def _torch_lite() -> Any:
     return timm.create_model("efficientnet_lite0", num_classes=0).eval().to(memory_format=torch.channels_last)
 
 
-def _torch_text(depth: int) -> Any:
+def _torch_text() -> Any:
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
     sizes: dict[str, Any] = {
@@ -118,4 +164,4 @@ def _torch_text(depth: int) -> Any:
         "projection_dim": 512,
         "num_attention_heads": 8,
     }
-    return CLIPTextModelWithProjection(CLIPTextConfig(num_hidden_layers=depth, eos_token_id=END, **sizes))
+    return CLIPTextModelWithProjection(CLIPTextConfig(num_hidden_layers=12, eos_token_id=END, **sizes))
