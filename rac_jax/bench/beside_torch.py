@@ -79,13 +79,12 @@ def _process(side: str, model: str) -> Iterator[Callable[[int], None]]:
 
 def serve(side: str, model: str) -> None:
     """What such a process does: a line in, a work done, a line out."""
-    images = 4 * BATCH if model == "efficientnet_lite0" else BATCH
     size = 64 if model == "efficientnet_lite0" else 224
-    inputs = _tokens() if model == "clip_text" else _images(size, images)
+    inputs = _tokens() if model == "clip_text" else _images(size, 4 * BATCH if size == 64 else BATCH)
     if side == "ours":
         host_memory.keep_freed()
-        options = {} if model == "clip_text" else {"image_size": size}
-        works = _ours(models.create(model, **options), inputs)
+        ours = models.create(model) if model == "clip_text" else models.create(model, image_size=size)
+        works = _ours(ours, inputs)
     else:
         makers = {"vit_b16": _torch_vit, "clip_text": _torch_text, "efficientnet_lite0": _torch_lite}
         works = _theirs(makers[model](), inputs)
