@@ -3,9 +3,8 @@
 RAC_JAX_SOAK=2000 python -m pytest tests/test_soak.py -s      # steps; left out otherwise, for it takes long
 
 What counts is what is held: every 50 steps the devices are waited for and free pages are handed back to the system
-before the process is measured. A run itself does not wait, so that more devices may happen to be at work at once, each
-with its temporary arrays, than ever before; its heap then grows by those of one device, and does so until all have
-been (`heap` shows it; memory is not handed back there, rac_jax/host_memory.py).
+before the process is measured. A run itself does neither (rac_jax/host_memory.py), and its resident size, printed
+beside it, does grow in jumps.
 """
 
 import ctypes
