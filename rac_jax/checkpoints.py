@@ -101,7 +101,13 @@ class Checkpoints:
         arguments = ocp.args.PyTreeRestore(
             like, restore_args=ocp.checkpoint_utils.construct_restore_args(like), partial_restore=True
         )
-        return self.manager.restore(step, args=ocp.args.Composite(state=arguments))["state"]
+        try:
+            return self.manager.restore(step, args=ocp.args.Composite(state=arguments))["state"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"the checkpoint of step {step} in {self.manager.directory} has another structure than this version's "
+                f"model and optimiser ({_root(error)}). Train in another --workdir; --mode=eval needs its parameters alone"
+            ) from error
 
     def run_info(self, step: int) -> dict[str, Any]:
         """What `save` was told about the run."""

@@ -51,18 +51,27 @@ def learning_rate(config: ConfigDict, images: int) -> Callable[[int], float]:
 def create(config: ConfigDict, images: int) -> optax.GradientTransformation:
     """The optimiser of a run over `images` training images."""
     optim = config.optim
-    adamw = optax.adamw(
-        schedule(config, images),
-        b1=optim.beta1,
-        b2=optim.beta2,
-        eps=optim.epsilon,
-        weight_decay=optim.weight_decay,
-        mask=decayed,
-    )
     base_rate = optax.masked(optax.scale(optim.base_learning_rate_factor), belongs_to("base"))
     text_rate = optax.masked(optax.scale(optim.text_learning_rate_factor), belongs_to("text", "text_head"))
     frozen = optax.masked(optax.set_to_zero(), functools.partial(not_trained, config))
+    adamw = _adamw(optim, schedule(config, images))
     return optax.chain(optax.clip_by_global_norm(optim.clip), adamw, base_rate, text_rate, frozen)
+
+
+def _adamw(optim: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
+    """AdamW, with the moments of all vectors in two arrays: a step is started the sooner the fewer arrays it has."""
+    adam = optax.scale_by_adam(b1=optim.beta1, b2=optim.beta2, eps=optim.epsilon)
+    return optax.chain(
+        optax.masked(optax.flatten(adam), functools.partial(_have_rank, high=False)),
+        optax.masked(adam, functools.partial(_have_rank, high=True)),
+        optax.add_decayed_weights(optim.weight_decay, mask=decayed),
+        optax.scale_by_learning_rate(rate),
+    )
+
+
+def _have_rank(params: Any, high: bool) -> Any:
+    """Which parameters are matrices and larger, or else which are vectors and numbers."""
+    return jax.tree.map(lambda leaf: (leaf.ndim > 1) == high, params)
 
 
 def update(tx: optax.GradientTransformation, grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:

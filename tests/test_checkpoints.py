@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
 from rac_jax import train
@@ -92,3 +95,16 @@ def test_reading_leaves_a_save_under_way_alone(tmp_path):
     with Checkpoints.read(tmp_path) as checkpoints:
         assert checkpoints.latest() is None
     assert unfinished.exists()
+
+
+def test_a_checkpoint_of_another_optimiser_is_refused_and_its_parameters_can_be_read(tmp_path):
+    params = {"kernel": jnp.arange(6.0).reshape(2, 3)}
+    written = {"params": params, "opt_state": optax.adam(0.1).init(params)}
+    with Checkpoints.open(tmp_path, tiny.config()) as checkpoints:
+        checkpoints.save(3, written, {"memory": None})
+        checkpoints.wait()
+        other = {"params": params, "opt_state": optax.chain(optax.clip(1.0), optax.adam(0.1)).init(params)}
+        with pytest.raises(ValueError, match=r"the checkpoint of step 3 in .*optimiser.*another --workdir"):
+            checkpoints.restore(3, other)
+        found = checkpoints.restore(3, {"params": params})
+    np.testing.assert_array_equal(found["params"]["kernel"], params["kernel"])

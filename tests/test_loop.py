@@ -87,7 +87,7 @@ def test_where_the_time_and_the_memory_went(looped):
         parts = found["data_ms"][i] + found["devices_ms"][i] + found["host_ms"][i]
         measured = found["retrieve_ms"][i] + found["train_ms"][i]  # once in four steps
         assert parts + measured / 4 == pytest.approx(total, rel=0.02)
-        assert found["retrieve_ms"][i] >= found["lookup_ms"][i] > 0
+    assert min(found["lookup_ms"]) > 0 and min(found["retrieve_ms"]) > 0  # of all steps, and of the one measured
     assert 0.1 < found["host_memory_gb"][-1] < 64
     assert len(set(found["tflops_a_step"])) == 1
     assert found["tflops_a_step"][0] / (1e-3 * found["step_ms"][-1]) == pytest.approx(found["tflops_per_second"][-1])

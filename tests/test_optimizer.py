@@ -4,6 +4,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from rac_jax import config as configs
@@ -68,6 +69,23 @@ def test_one_step_of_adamw_decay_clipping_and_the_rates_of_b_and_t():
     assert new["base_head"]["bias"][0] == pytest.approx(1 - 0.1, rel=1e-4)
     assert new["text"]["kernel"][0, 0] == pytest.approx(1 - 0.45, rel=1e-4)
     assert new["text_head"]["bias"][0] == pytest.approx(1 - 0.3, rel=1e-4)
+
+
+def test_many_steps_are_those_of_optax_with_fewer_arrays():
+    config = configs.default()
+    config.optim.update(dict(learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0, clip=1e9))
+    tx, rate = optimizer.create(config, 200), optimizer.schedule(config, 200)
+    plain = optax.adamw(rate, 0.9, 0.999, 1e-8, weight_decay=0.5, mask=optimizer.decayed)
+    ours = theirs = params()
+    our_state, their_state = tx.init(ours), plain.init(theirs)
+    draw = np.random.default_rng(0)
+    for _ in range(5):
+        grads = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(size=leaf.shape), jnp.float32), ours)
+        ours, our_state = optimizer.update(tx, grads, our_state, ours)
+        theirs, their_state = optimizer.update(plain, grads, their_state, theirs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
+    vectors = [leaf for leaf in jax.tree.leaves(params()) if leaf.ndim == 1]
+    assert len(jax.tree.leaves(our_state)) == len(jax.tree.leaves(their_state)) - 2 * (len(vectors) - 1) + 1  # a count
 
 
 def test_what_is_frozen_stays_as_it_is_without_decay_and_the_rest_moves():

@@ -75,10 +75,10 @@ def main(arguments: Sequence[str] = ()) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = settings(sizes, Path(folder))
         print(f"{jax.device_count()} × {jax.default_backend()}, {config.model.dtype}, batch {config.train.batch_size}")
+        print_dispatch(sizes.dispatch_depth)  # first: a process that trains has this one model and no other
         write_images(Path(config.data.root), config)
         write_memory(config, sizes.keys)
         measure(config, sizes, Path(folder))
-    print_dispatch(sizes.dispatch_depth)
     if sizes.torch_rounds:
         beside_torch.print_table(sizes.torch_rounds)
 
@@ -234,7 +234,7 @@ def print_evaluation(run: Run, sizes: Sizes) -> None:
 def print_dispatch(depth: int) -> None:
     """How long Python needs to start a step of the default model, whose layers are made narrow here."""
     state, step, arguments = narrow_step(depth)
-    leaves = len(jax.tree.leaves(state.params))
+    parameters, arrays = len(jax.tree.leaves(state.params)), len(jax.tree.leaves(state))
     times = []
     for _ in range(65):
         start = time.thread_time()  # Python's own thread, whatever else runs
@@ -242,7 +242,7 @@ def print_dispatch(depth: int) -> None:
         times.append(time.thread_time() - start)
         jax.block_until_ready((state, metrics))
     usual, best = 1e3 * median(times[5:]), 1e3 * min(times[5:])
-    print(f"\ndispatch of a step with {leaves} parameters: {usual:.1f} ms, at best {best:.1f}")
+    print(f"\ndispatch of {parameters} parameters, {arrays} arrays in all: {usual:.1f} ms a step, at best {best:.1f}")
 
 
 def narrow_step(depth: int = 12) -> tuple[State, Callable, tuple[dict[str, jax.Array], jax.Array]]:

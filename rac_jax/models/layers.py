@@ -188,7 +188,9 @@ class Attention(nnx.Module):
         batch, length, width = x.shape
         parts = self.qkv(x, slice(first * width, end * width))
         parts = parts.reshape(batch, length, end - first, self.heads, width // self.heads)
-        return [part.reshape(batch * self.heads, length, -1) for part in jnp.transpose(parts, (2, 0, 3, 1, 4))]
+        parts = jnp.transpose(parts, (2, 0, 3, 1, 4))
+        each = jax.lax.split(parts, (1,) * (end - first))  # unlike a slice's, its gradient is not filled up with zeros
+        return [part.reshape(batch * self.heads, length, -1) for part in each]
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None) -> jax.Array:
