@@ -106,7 +106,7 @@ class Checkpoints:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"the checkpoint of step {step} in {self.manager.directory} has another structure than this version's "
-                f"model and optimiser ({_root(error)}). Train in another --workdir; --mode=eval needs its parameters alone"
+                f"model and optimiser ({_root(error)}). Train in another --workdir; --mode=eval reads its parameters"
             ) from error
 
     def run_info(self, step: int) -> dict[str, Any]:
