@@ -57,7 +57,7 @@ QUICK = Sizes(
     batch=32,
     keys=2_000,
     image_size=64,
-    rounds=5,
+    rounds=3,
     image_options="width=96,depth=1,heads=2",
     text_options="width=64,depth=1,heads=2",
     dispatch_depth=1,
