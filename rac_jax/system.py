@@ -23,7 +23,7 @@ from rac_jax.memory.lookup import KEEP_ALL, Lookup
 from rac_jax.memory.manifest import ENABLED
 from rac_jax.memory.snippets import Snippets
 from rac_jax.memory.store import Memory
-from rac_jax.models import tokenizers
+from rac_jax.models import convolution, tokenizers
 from rac_jax.models.rac import RAC, ImageEncoder
 
 ROLES = {"both": ("base", "encoder", "text"), "base": ("base",), "retrieval": ("encoder", "text")}
@@ -168,6 +168,13 @@ def frozen_encoder(config: ConfigDict, mesh: Mesh) -> tuple[ImageEncoder, retrie
     encoder = nnx.eval_shape(make)
     places = jax.tree.map(lambda _: sharding.replicated(mesh), nnx.to_pure_dict(nnx.state(encoder)))
     (arrays,) = parameters.create(make, _read_weights(config, "encoder", encoder), places)
+    graph = nnx.graphdef(encoder)
+
+    def folded(arrays: Any) -> Any:
+        return nnx.to_pure_dict(nnx.state(convolution.fold_norms(nnx.merge(graph, arrays))))
+
+    arrays = jax.jit(folded, out_shardings=sharding.replicated(mesh))(arrays)
+    encoder = nnx.eval_shape(lambda: convolution.fold_norms(make()))
     return encoder, retrieve.encoder_function(encoder), arrays
 
 

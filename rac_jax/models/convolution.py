@@ -5,7 +5,7 @@ images, and its sums over all pixels at once are slow as well; `depthwise` there
 """
 
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from rac_jax.models import initialisers, layers
 
 BatchNormMode = Literal["frozen", "update"]
 Padding = Literal["same", "symmetric"]
+Model = TypeVar("Model")
 _MOMENTUM = 0.9  # of the running statistics; PyTorch calls it 0.1
 
 
@@ -81,9 +82,21 @@ class ConvNorm(nnx.Module):
         """[B, H, W, in] to [B, H', W', out]."""
         if train and self.norm.mode == "update":
             return self.norm.over_batch(self._convolve(x, self.kernel[...]))
-        factor, shift = self.norm.folded()
-        kernel = self.kernel[...] * factor.reshape((1,) * (self.kernel.ndim - 1) + (-1,))
+        kernel, shift = self._folded()
         return self._convolve(x, kernel) + shift.astype(self.dtype)[None, None, None, :]
+
+    def fold(self) -> None:
+        """Make the norm a part of the kernel for good, in a model that is not trained."""
+        kernel, shift = self._folded()
+        self.kernel, self.shift = nnx.Param(kernel), nnx.Param(shift)
+        del self.norm
+
+    def _folded(self) -> tuple[jax.Array, jax.Array]:
+        """Kernel and shift [out] that do what the convolution and its norm do."""
+        if not hasattr(self, "norm"):
+            return self.kernel[...], self.shift[...]
+        factor, shift = self.norm.folded()
+        return self.kernel[...] * factor.reshape((1,) * (self.kernel.ndim - 1) + (-1,)), shift
 
     def _convolve(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
         size, stride = kernel.shape[0], self.stride
@@ -92,6 +105,14 @@ class ConvNorm(nnx.Module):
         if kernel.ndim == 3:
             return depthwise(x, kernel, stride, pads)
         return convolve(x, kernel, stride, pads)
+
+
+def fold_norms(model: Model) -> Model:
+    """A model that is not trained, each of its batch norms folded into its kernel: once, and not in every call."""
+    for _, module in list(nnx.iter_graph(model)):
+        if isinstance(module, ConvNorm):
+            module.fold()
+    return model
 
 
 def _pads(padding: Padding, length: int, size: int, stride: int) -> tuple[int, int]:

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from rac_jax import models
 from rac_jax.models import convolution
 
 
@@ -46,3 +48,18 @@ def test_relu6_and_its_slope():
 def test_an_unknown_batch_norm_mode_is_named():
     with pytest.raises(ValueError, match="batch_norm='thawed' is neither"):
         convolution.BatchNorm(4, epsilon=1e-3, mode="thawed")
+
+
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "resnet50"])
+def test_norms_that_are_folded_for_good_change_nothing(name):
+    model = models.create(name)
+    draw = np.random.default_rng(0)
+    for _, module in nnx.iter_graph(model):
+        if isinstance(module, convolution.BatchNorm):
+            for variable in (module.scale, module.bias, module.mean, module.variance):
+                variable[...] = jnp.asarray(draw.uniform(0.5, 1.5, variable.shape), jnp.float32)
+    images = jnp.asarray(draw.normal(size=(2, 32, 32, 3)), jnp.float32)
+    before = model(images)
+    folded = convolution.fold_norms(model)
+    np.testing.assert_allclose(folded(images), before, rtol=1e-5)
+    assert not nnx.to_pure_dict(nnx.state(folded, nnx.BatchStat))
