@@ -1,4 +1,4 @@
-"""The host's memory: what a step has freed is kept for the next one."""
+"""The host's memory: what a step has freed is kept for the next one, and given back now and then."""
 
 import ctypes
 import importlib.util
@@ -20,12 +20,23 @@ def keep_freed() -> bool:
     """There, hand no freed memory back to the system, for the next step asks for as much again. Was it done?
 
     glibc gives large arrays back at once, and the system clears their pages before they are used again, which takes a
-    tenth of a step's CPU time and more. With this a process stays as large as it ever was.
+    tenth of a step's CPU time and more. With this a process stays as large as it ever was, until it gives back.
     """
     if not (_tunable() and _tell(TRIM_THRESHOLD, -1) and _tell(MMAP_MAX, 0)):
         return False
     _ask_for_huge_pages()
     return True
+
+
+def give_back() -> None:
+    """Hand back what is free now, where it is kept: what the compiler used, and the highest point of past steps.
+
+    Free memory lies between what is in use, in pieces that the next arrays do not quite fit, so that a heap would go on
+    growing by chance for long. This takes some milliseconds: for a time when the devices are idle, and not every step.
+    """
+    if _tunable():
+        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
+        _ask_for_huge_pages()  # the end of the heap went too
 
 
 def _ask_for_huge_pages() -> None:

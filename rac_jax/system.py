@@ -168,13 +168,14 @@ def frozen_encoder(config: ConfigDict, mesh: Mesh) -> tuple[ImageEncoder, retrie
     encoder = nnx.eval_shape(make)
     places = jax.tree.map(lambda _: sharding.replicated(mesh), nnx.to_pure_dict(nnx.state(encoder)))
     (arrays,) = parameters.create(make, _read_weights(config, "encoder", encoder), places)
-    graph = nnx.graphdef(encoder)
+    if convolution.with_norms(encoder):
+        graph = nnx.graphdef(encoder)
 
-    def folded(arrays: Any) -> Any:
-        return nnx.to_pure_dict(nnx.state(convolution.fold_norms(nnx.merge(graph, arrays))))
+        def folded(arrays: Any) -> Any:
+            return nnx.to_pure_dict(nnx.state(convolution.fold_norms(nnx.merge(graph, arrays))))
 
-    arrays = jax.jit(folded, out_shardings=sharding.replicated(mesh))(arrays)
-    encoder = nnx.eval_shape(lambda: convolution.fold_norms(make()))
+        arrays = jax.jit(folded, out_shardings=sharding.replicated(mesh))(arrays)
+        encoder = nnx.eval_shape(lambda: convolution.fold_norms(make()))
     return encoder, retrieve.encoder_function(encoder), arrays
 
 

@@ -18,6 +18,7 @@ from rac_jax import (
     data,
     evaluate,
     feed,
+    host_memory,
     losses,
     optimizer,
     processes,
@@ -154,6 +155,7 @@ def _loop(
             if step == steps[0] + 1:
                 _report_start(bar, board, step, metrics, started)
                 work = usage.step_flops(parts, train_step, state, batch, found)
+                host_memory.give_back()  # what the compiler used
             last = step == steps[1] or interruption.reached(step)
             if last or step % config.train.log_every == 0:
                 values = in_flight.take_means() | breakdown.record(step - logged)
@@ -168,6 +170,7 @@ def _loop(
             if last or step % config.checkpoint.every == 0:
                 in_flight.land_all()
                 parts.check()  # never save a step whose loss or lookup failed
+                host_memory.give_back()
                 checkpoints.save(step, state, parts.memory_record())
             if last and step < steps[1]:
                 checkpoints.wait()

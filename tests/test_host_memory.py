@@ -34,12 +34,18 @@ print(said, faults() - before)
 
 
 def run(program: str, **environment: str) -> tuple[bool, int]:
+    said, (number,) = measured(program, **environment)
+    return said, number
+
+
+def measured(program: str, **environment: str) -> tuple[bool, list[int]]:
+    """What a program prints: whether glibc was told, and numbers."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "JAX_"))}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=clean | environment, capture_output=True, text=True, check=True
     )
-    said, number = done.stdout.split()
-    return said == "True", int(number)
+    said, *numbers = done.stdout.split()
+    return said == "True", list(map(int, numbers))
 
 
 def test_freed_memory_is_used_again_by_every_thread():
@@ -62,6 +68,37 @@ print(said, re.search(r"AnonHugePages: *([0-9]+)", Path("/proc/self/smaps_rollup
     said, kilobytes = run(used, JAX_PLATFORMS="cpu")
     assert said and kilobytes > 90_000  # of the 100 MB; what is only promised takes none
     assert run(used, JAX_PLATFORMS="cuda")[1] < 90_000 or "[always]" in allowed.read_text()
+
+
+def test_what_is_kept_can_be_given_back_and_the_heap_goes_on_as_before():
+    """Free memory both at the heap's end and below something in use; then the page faults of using it anew."""
+    said, numbers = measured(
+        """
+import os, resource
+from pathlib import Path
+from rac_jax import host_memory
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1_000_000
+
+def used_three_times():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(3):
+        b"x" * 100_000_000
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+said, start = host_memory.share_heap() and host_memory.keep_freed(), resident()
+below, above, end = b"x" * 100_000_000, b"x" * 1_000_000, b"x" * 100_000_000
+del below, end
+kept = resident() - start
+host_memory.give_back()
+print(said, kept, resident() - start, used_three_times(), above[0])
+""",
+        JAX_PLATFORMS="cpu",
+    )
+    kept, left, faults, _ = numbers
+    assert said and kept > 190 and left < 10
+    assert faults < 100_000_000 // os.sysconf("SC_PAGE_SIZE")  # the first of the three at most
 
 
 @pytest.mark.parametrize(

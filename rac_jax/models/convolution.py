@@ -107,11 +107,15 @@ class ConvNorm(nnx.Module):
         return convolve(x, kernel, stride, pads)
 
 
+def with_norms(model: nnx.Module) -> list[ConvNorm]:
+    """A model's convolutions that have a batch norm to be folded."""
+    return [module for _, module in nnx.iter_graph(model) if isinstance(module, ConvNorm)]
+
+
 def fold_norms(model: Model) -> Model:
     """A model that is not trained, each of its batch norms folded into its kernel: once, and not in every call."""
-    for _, module in list(nnx.iter_graph(model)):
-        if isinstance(module, ConvNorm):
-            module.fold()
+    for convolution in with_norms(model):
+        convolution.fold()
     return model
 
 
