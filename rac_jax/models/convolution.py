@@ -107,7 +107,7 @@ class ConvNorm(nnx.Module):
         return convolve(x, kernel, stride, pads)
 
 
-def with_norms(model: nnx.Module) -> list[ConvNorm]:
+def with_norms(model: Any) -> list[ConvNorm]:
     """A model's convolutions that have a batch norm to be folded."""
     return [module for _, module in nnx.iter_graph(model) if isinstance(module, ConvNorm)]
 
