@@ -7,8 +7,8 @@
 
 DIR holds the competition's images (train_val2018) and its JSON files, or the list files. Weights as in
 configs/places.py. A start without any of them says which file is missing and where it goes.
-Hardware: the paper's batch of 50 is for 1, 2, 5 or 10 GPUs; on 8 add --config.train.batch_size=48.
-Cost and result: not yet run.
+Hardware: any number of GPUs; the paper's batch of 50 fills 1, 2, 5 or 10, and on 8 it is filled up to 56 rows, of which
+50 count. Cost and result: not yet run.
 """
 
 from ml_collections import ConfigDict

@@ -18,8 +18,6 @@ if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then
   set_default JAX_PLATFORMS cuda,cpu # the lookup's callback needs the CPU backend too
   set_default XLA_PYTHON_CLIENT_MEM_FRACTION 0.92 # of each GPU, taken at the start, so that it is not in pieces later
   set_default XLA_FLAGS --xla_gpu_enable_latency_hiding_scheduler=true # gradients travel while others are computed
-else
-  set_default GLIBC_TUNABLES glibc.malloc.hugetlb=1 # fewer page faults
 fi
 
 if [[ "${1:-}" == --dry-run ]]; then

@@ -66,8 +66,8 @@ def main(argv: list[str]) -> int:
         os.chdir(ROOT)
         os.execv(sys.executable, commands[known.only])  # signals reach the run itself
     if known.slurm is not None:
-        rest = [argument for argument in argv if argument != "--dry-run" and not argument.startswith("--slurm")]
-        commands = [array(known.slurm, len(grid), rest)]
+        same = [*known.grid, f"--config={known.config}", f"--runs={known.runs}", *passed_on]
+        commands = [array(known.slurm, len(grid), same)]
     for one in commands:
         print(shlex.join(one), flush=True)
         if not known.dry_run and (code := subprocess.run(one, cwd=ROOT, check=False).returncode):

@@ -44,6 +44,7 @@ class Checkpoints:
         state = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
         handlers = {"state": state, "run": ocp.JsonCheckpointHandler()}
         with files.writing(_folder(workdir)):
+            files.probe(_folder(workdir))
             manager = ocp.CheckpointManager(_folder(workdir), options=options, item_handlers=handlers)
             return cls(manager, config.checkpoint.keep)
 

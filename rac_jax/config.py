@@ -194,18 +194,20 @@ def validate(config: ConfigDict, *, devices: int) -> None:
         "mesh.data",
         f"-1 (all that are left) or at most {devices // config.mesh.fsdp}, for there are {devices} devices",
     )
-    for name in ("train.batch_size", "eval.batch_size"):
-        size = field(config, name)
-        near = max(used, round(size / used) * used)
-        _require(size % used == 0, config, name, f"a multiple of the {used} devices, as {near} is")
-    parts = [n for n in range(1, 1 + config.train.batch_size // used) if config.train.batch_size // used % n == 0]
+    size, update = config.train.batch_size, options(config, "model.base_options").get("batch_norm") == "update"
+    most, near = -(-size // used), max(used, round(size / used) * used)
     _require(
-        config.train.accumulate in parts,
-        config, "train.accumulate", f"one of {', '.join(map(str, parts))}, which divide a device's share of the batch",
+        config.train.accumulate <= most,
+        config, "train.accumulate", f"at most {most}, a device's share of the batch",
     )  # fmt: skip
     _require(
-        config.train.accumulate == 1 or options(config, "model.base_options").get("batch_norm") != "update",
+        not update or config.train.accumulate == 1,
         config, "train.accumulate", "1 with batch_norm=update: the statistics are those of a whole batch",
+    )  # fmt: skip
+    _require(
+        not update or size % used == 0,
+        config, "train.batch_size", f"a multiple of the {used} devices, as {near} is, with batch_norm=update: "
+        "the statistics are those of the batch alone",
     )  # fmt: skip
     _require(
         config.loss.name != "ldam" or config.model.branches != "both",

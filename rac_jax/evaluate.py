@@ -89,13 +89,8 @@ def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str
 def answers(parts: system.System, params: Any, stats: Any, split: str) -> tuple[dict[str, Counts], Predictions]:
     """Per-class counts of every branch over a split, and what it says of each image."""
     config = parts.config
-    images = parts.dataset.split(split)
-    batches = pipeline.eval_batches(
-        images,
-        data.eval_transform(config),
-        batch_size=config.eval.batch_size,
-        workers=config.data.workers,
-    )
+    images, size = parts.dataset.split(split), sharding.rows(config.eval.batch_size, parts.mesh.size)
+    batches = pipeline.eval_batches(images, data.eval_transform(config), batch_size=size, workers=config.data.workers)
     eval_step = make_eval_step(parts)
     total: dict[str, Counts] = {}
     predicted: list[Predictions] = []
@@ -107,7 +102,7 @@ def answers(parts: system.System, params: Any, stats: Any, split: str) -> tuple[
             for name, arrays in counted.items():
                 total[name] = total[name] + Counts(*arrays) if name in total else Counts(*arrays)
             predicted.append(_unpadded(said))
-            bar.update(min(config.eval.batch_size, len(images) - bar.n))
+            bar.update(min(size, len(images) - bar.n))
     return {name: total[name] for name in (*BRANCHES, NEAREST) if name in total}, predictions.concatenate(predicted)
 
 

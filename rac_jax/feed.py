@@ -66,7 +66,7 @@ def _cached(
 
 def _find(parts: system.System, split: str, *, training: bool) -> cached.Found:
     config, images = parts.config, parts.dataset.split(split)
-    size = config.eval.batch_size
+    size = sharding.rows(config.eval.batch_size, parts.mesh.size)
     batches = pipeline.eval_batches(images, data.eval_transform(config), batch_size=size, workers=config.data.workers)
     everywhere = jax.jit(lambda found: found, out_shardings=sharding.replicated(parts.mesh))
     rows, similarities = [], []

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,13 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def probe(folder: Path) -> None:
+    """Make the folder, and something in it that is gone at once, so that it is known now whether that can be done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -9,6 +9,9 @@ import resource
 
 # Of glibc's malloc.h.
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8
+RESERVE = 2**17  # bytes more than it needs that it lets a heap grow by
+
+_keeping = False  # glibc's setting is the process's, and cannot be asked for
 
 
 def share_heap() -> bool:
@@ -22,34 +25,44 @@ def keep_freed() -> bool:
     glibc gives large arrays back at once, and the system clears their pages before they are used again, which takes a
     tenth of a step's CPU time and more. With this a process stays as large as it ever was, until it gives back.
     """
-    if not (_tunable() and _tell(TRIM_THRESHOLD, -1) and _tell(MMAP_MAX, 0)):
-        return False
-    _ask_for_huge_pages()
-    return True
+    global _keeping
+    _keeping = _tunable() and _tell(TRIM_THRESHOLD, -1) and _tell(MMAP_MAX, 0)
+    if _keeping:
+        _ask_for_huge_pages(os.sysconf("SC_PHYS_PAGES") // 2 * mmap.PAGESIZE)
+    return _keeping
 
 
 def give_back() -> None:
-    """Hand back what is free now, where it is kept: what the compiler used, and the highest point of past steps.
+    """Hand back what is free now, if it was kept: what the compiler used, and the highest point of past steps.
 
-    Free memory lies between what is in use, in pieces that the next arrays do not quite fit, so that a heap would go on
-    growing by chance for long. This takes some milliseconds: for a time when the devices are idle, and not every step.
+    Free memory lies between what is in use, in pieces that the next arrays do not quite fit, so that the heap would
+    for long go on growing by chance. It takes milliseconds, and then what the next step needs is cleared anew: this is
+    not for every step.
     """
-    if _tunable():
-        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
-        _ask_for_huge_pages()  # the end of the heap went too
+    if not _keeping:
+        return
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype, libc.sbrk.argtypes, libc.malloc_trim.argtypes = (
+        ctypes.c_void_p,
+        (ctypes.c_ssize_t,),
+        (ctypes.c_size_t,),
+    )
+    end = libc.sbrk(0)
+    libc.malloc_trim(0)
+    if (gone := end - libc.sbrk(0)) > RESERVE:  # the end of the heap
+        _ask_for_huge_pages(gone - RESERVE)
 
 
-def _ask_for_huge_pages() -> None:
-    """Let the heap grow in pages of 2 MB, which spare the processor looking small ones up.
+def _ask_for_huge_pages(size: int) -> None:
+    """Let the heap grow by so many bytes in pages of 2 MB, which spare the processor looking small ones up.
 
-    Half of the machine's memory is promised to it at once, and taken when it is used, unless promises are limited.
+    They are promised at once, and taken when they are used, unless promises are limited.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         return
-    libc = ctypes.CDLL(None)
+    libc, page = ctypes.CDLL(None), mmap.PAGESIZE
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.madvise.argtypes, libc.free.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), (ctypes.c_void_p,)
-    page, size = mmap.PAGESIZE, os.sysconf("SC_PHYS_PAGES") // 2 * mmap.PAGESIZE
     if heap := libc.malloc(size):  # nothing, where the system does not promise so much
         libc.madvise(-(-heap // page) * page, size - page, mmap.MADV_HUGEPAGE)
         libc.free(heap)

@@ -65,6 +65,12 @@ def _split(path: str, shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
     return PartitionSpec(*("fsdp" if axis == widest else None for axis in range(len(shape))))
 
 
+def rows(batch_size: int, devices: int, parts: int = 1) -> int:
+    """Of a batch as the devices are given it: filled up, for each has as many, in as many equal parts."""
+    each = devices * parts
+    return -(-batch_size // each) * each
+
+
 def put_batch(mesh: Mesh, host_batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     """This process's part of a batch -> global arrays."""
     place = batch(mesh)

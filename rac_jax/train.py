@@ -38,6 +38,8 @@ from rac_jax.profiling import Profile
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.states import State
 
+GIVE_BACK = 100  # steps
+
 TrainStep = Callable[[State, dict[str, jax.Array], Any], tuple[State, dict[str, jax.Array]]]
 
 
@@ -78,18 +80,25 @@ def make_train_step(
 ) -> TrainStep:
     """One update, as a pure function: no callback, no host transfer.
 
-    The batch is worked through in config.train.accumulate parts, cut from what each of the devices has of it.
+    The batch is worked through in config.train.accumulate parts, cut from what each of the devices has of it, and is
+    filled up where they do not divide it.
     """
     terms = losses.terms(config.loss.name, class_counts, tau=config.loss.tau, reweight=config.loss.reweight)
-    parts = config.train.accumulate
+    parts, size = config.train.accumulate, config.train.batch_size
+    filled = sharding.rows(size, devices, parts) / size
+
+    def mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+        """Over the batch without what it was filled up with, as a mean over equal parts."""
+        return (values * mask.astype(jnp.float32) * filled).mean()
 
     def loss_of(params: Any, stats: Any, batch: Any, tokens: Any, draws: Draws) -> tuple[jax.Array, Any]:
         still = optimizer.not_trained(config, params)
         params = jax.tree.map(lambda leaf, keep: jax.lax.stop_gradient(leaf) if keep else leaf, params, still)
         model = nnx.merge(graph, params, stats)
         logits = model(batch["image"], tokens, train=True, draws=draws)
-        loss = losses.general(logits[model.output], batch["label"], terms, config.loss.smoothing).mean()
-        right = {f"accuracy_{branch}": _share_right(values, batch["label"]) for branch, values in logits.items()}
+        labels, mask = batch["label"], batch["mask"]
+        loss = mean(losses.general(logits[model.output], labels, terms, config.loss.smoothing), mask)
+        right = {f"accuracy_{branch}": mean(_right(values, labels), mask) for branch, values in logits.items()}
         return loss, ({"loss": loss, **right}, states.split(model)[2])
 
     gradient = jax.grad(loss_of, has_aux=True)
@@ -110,8 +119,8 @@ def make_train_step(
     return train_step
 
 
-def _share_right(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    return (logits.argmax(axis=-1).astype(jnp.int32) == labels).astype(jnp.float32).mean()
+def _right(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    return (logits.argmax(axis=-1).astype(jnp.int32) == labels).astype(jnp.float32)
 
 
 def _loop(
@@ -134,6 +143,7 @@ def _loop(
         seed=config.seed,
         workers=config.data.workers,
         start=steps[0],
+        rows=sharding.rows(config.train.batch_size, parts.mesh.size, config.train.accumulate),
     )
     breakdown = Breakdown()
     fed = feed.feed(parts, breakdown.batches(batches), split="train", training=True)
@@ -155,7 +165,8 @@ def _loop(
             if step == steps[0] + 1:
                 _report_start(bar, board, step, metrics, started)
                 work = usage.step_flops(parts, train_step, state, batch, found)
-                host_memory.give_back()  # what the compiler used
+            if step == steps[0] + 1 or step % GIVE_BACK == 0:
+                host_memory.give_back()
             last = step == steps[1] or interruption.reached(step)
             if last or step % config.train.log_every == 0:
                 values = in_flight.take_means() | breakdown.record(step - logged)
@@ -170,7 +181,6 @@ def _loop(
             if last or step % config.checkpoint.every == 0:
                 in_flight.land_all()
                 parts.check()  # never save a step whose loss or lookup failed
-                host_memory.give_back()
                 checkpoints.save(step, state, parts.memory_record())
             if last and step < steps[1]:
                 checkpoints.wait()

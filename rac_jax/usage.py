@@ -10,19 +10,23 @@ import jax
 
 from rac_jax import system
 
-# Dense bfloat16 FLOP/s of one device, from the makers' data sheets, by a part of what JAX calls the device.
+# Dense bfloat16 FLOP/s of one device, from the makers' data sheets, by a part of what JAX calls it; the first fits.
 PEAKS = {
     "H200": 989e12,
+    "H100 NVL": 835e12,
+    "H100 PCIe": 756e12,
     "H100": 989e12,
     "A100": 312e12,
     "A10G": 70e12,
     "L40S": 362e12,
+    "L40": 181e12,
     "L4": 121e12,
     "V100": 125e12,
     "T4": 65e12,
     "TPU v6": 918e12,
-    "TPU v5p": 459e12,
-    "TPU v5": 197e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,  # v5p
     "TPU v4": 275e12,
     "TPU v3": 61.5e12,
     "TPU v2": 22.5e12,
@@ -47,16 +51,18 @@ def peak_memory() -> dict[str, float]:
 
 def step_flops(parts: system.System, train_step: Callable, state: Any, batch: Any, found: Any) -> float:
     """What one step computes over all devices, E included, by XLA's own count, in which a loop counts once."""
-    steps = flops(train_step, state, batch, found and found["tokens"]) * parts.config.train.accumulate
-    if parts.retrieval is None or parts.config.memory.lookup == "cached":
-        return steps
-    on_each = flops(parts.retrieval.encode, parts.retrieval.parameters, batch["image"])
-    return steps + on_each * parts.mesh.size
+    on_each = flops(train_step, state, batch, found and found["tokens"]) * parts.config.train.accumulate
+    if parts.retrieval is not None and parts.config.memory.lookup != "cached":
+        on_each += flops(parts.retrieval.encode, parts.retrieval.parameters, batch["image"])
+    return on_each * parts.mesh.size
 
 
 def flops(program: Callable, *arguments: Any) -> float:
-    """Of one call of a jitted program; 0 where XLA has no count."""
-    cost = program.lower(*arguments).cost_analysis()  # type: ignore[attr-defined]
+    """Of one call of a jitted program on each device; 0 where XLA has no count.
+
+    The compiled program is asked, for accelerators count no other; one that has been called is not compiled anew.
+    """
+    cost = program.lower(*arguments).compile().cost_analysis()  # type: ignore[attr-defined]
     return float((cost or {}).get("flops", 0.0))
 
 
@@ -70,7 +76,12 @@ def peak_flops(devices: list[jax.Device]) -> float | None:
 
 
 def arithmetic(flops_a_step: float, seconds_a_step: float, devices: list[jax.Device]) -> dict[str, float]:
-    """TFLOPs a step, TFLOP/s, and the share of the devices' peak (in bfloat16) where that is known."""
+    """TFLOPs a step, TFLOP/s, and the share of the devices' peak (in bfloat16) where that is known.
+
+    What `remat` computes twice is counted twice. Nothing is said where there is no count.
+    """
+    if not flops_a_step:
+        return {}
     found = {"tflops_a_step": flops_a_step / 1e12, "tflops_per_second": flops_a_step / seconds_a_step / 1e12}
     if peak := peak_flops(devices):
         found["model_flops_utilisation"] = flops_a_step / seconds_a_step / peak

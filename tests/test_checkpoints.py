@@ -89,6 +89,17 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         train.train(tiny.config("base"), tmp_path / "file" / "run")
 
 
+def test_checkpoints_that_could_not_be_written_are_told_before_training(small_disk, tmp_path):
+    run = f"{tmp_path}/run"
+    readonly = f"mkdir -p {run}/checkpoints && mount -t tmpfs -o ro,size=1m tmpfs {run}/checkpoints && "
+    done = small_disk(
+        "30m", "bash", "-c", f'{readonly} "$@"', "bash", sys.executable, "-m", "rac_jax.main", f"--workdir={run}", *TINY
+    )
+    assert done.returncode == 1
+    assert f"{run}/checkpoints cannot be written: Read-only file system" in done.stderr
+    assert "Traceback" not in done.stderr and "train:" not in done.stderr
+
+
 def test_reading_leaves_a_save_under_way_alone(tmp_path):
     unfinished = tmp_path / "checkpoints" / "5.orbax-checkpoint-tmp"
     unfinished.mkdir(parents=True)

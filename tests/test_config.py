@@ -20,8 +20,11 @@ def test_defaults_are_valid_and_locked():
         ("loss.name", "ldam", r"config\.loss\.name is 'ldam'; it must be lace, ce or balce with model\.branches=both"),
         ("loss.name", "focal", r"config\.loss\.name is 'focal'; it must be one of lace, ce, balce, ldam"),
         ("memory.k", 0, r"config\.memory\.k is 0; it must be 1 or more"),
-        ("train.batch_size", 100, r"config\.train\.batch_size is 100; .* multiple of the 8 devices, as 96 is"),
-        ("eval.batch_size", 3, r"config\.eval\.batch_size is 3; .* as 8 is"),
+        (
+            "train.accumulate",
+            26,
+            r"config\.train\.accumulate is 26; it must be at most 25, a device's share of the batch",
+        ),
         ("data.flip", 1.5, r"config\.data\.flip is 1\.5; it must be between 0 and 1"),
         ("optim.clip", 0.0, r"config\.optim\.clip is 0\.0; it must be above 0"),
         ("optim.warmup_epochs", 31.0, r"config\.optim\.warmup_epochs is 31\.0; .*at most train\.epochs \(30\.0\)"),
@@ -35,6 +38,16 @@ def test_impossible_values_name_the_field_and_what_would_work(name, value, messa
     *rooms, last = name.split(".")
     field(config, ".".join(rooms))[last] = value
     with pytest.raises(ConfigError, match=message):
+        validate(config, devices=8)
+
+
+def test_statistics_are_of_whole_batches_without_filling():
+    config = configs.default()
+    config.model.base_options, config.train.batch_size = "batch_norm=update", 100
+    with pytest.raises(ConfigError, match=r"config\.train\.batch_size is 100; .* multiple of the 8 devices, as 96 is"):
+        validate(config, devices=8)
+    config.train.batch_size, config.train.accumulate = 96, 2
+    with pytest.raises(ConfigError, match=r"config\.train\.accumulate is 2; it must be 1 with batch_norm=update"):
         validate(config, devices=8)
 
 

@@ -74,7 +74,7 @@ def test_what_is_kept_can_be_given_back_and_the_heap_goes_on_as_before():
     """Free memory both at the heap's end and below something in use; then the page faults of using it anew."""
     said, numbers = measured(
         """
-import os, resource
+import ctypes, os, resource
 from pathlib import Path
 from rac_jax import host_memory
 
@@ -92,12 +92,19 @@ below, above, end = b"x" * 100_000_000, b"x" * 1_000_000, b"x" * 100_000_000
 del below, end
 kept = resident() - start
 host_memory.give_back()
-print(said, kept, resident() - start, used_three_times(), above[0])
+left, faults = resident() - start, used_three_times()
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = ctypes.c_void_p
+end = libc.sbrk(0)
+for _ in range(100):
+    host_memory.give_back()
+print(said, kept, left, faults, libc.sbrk(0) - end, above[0])
 """,
         JAX_PLATFORMS="cpu",
     )
-    kept, left, faults, _ = numbers
+    kept, left, faults, moved, _ = numbers
     assert said and kept > 190 and left < 10
+    assert abs(moved) < 1_000_000  # the end of the heap, after a hundred times more
     assert faults < 100_000_000 // os.sysconf("SC_PAGE_SIZE")  # the first of the three at most
 
 

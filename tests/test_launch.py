@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from configs import inat, places
+from rac_jax import config as configs
 from rac_jax import interruption
 from tests import tiny
 
@@ -71,6 +73,11 @@ def test_slurm_and_kubernetes_start_again_on_the_code_of_an_interrupted_run():
     assert f"--coordinator={job['metadata']['name']}-0.{service['metadata']['name']}:55527" in command
 
 
+@pytest.mark.parametrize("recipe, devices", [(places, 16), (inat, 16), (places, 8), (inat, 8), (inat, 3)])
+def test_the_recipes_batches_are_for_any_number_of_devices(recipe, devices):
+    configs.validate(recipe.get_config(), devices=devices)
+
+
 def sweep():
     spec = importlib.util.spec_from_file_location("sweep", LAUNCH / "sweep.py")
     module = importlib.util.module_from_spec(spec)
@@ -84,10 +91,13 @@ def test_a_sweep_is_every_combination_in_a_folder_of_its_own(capsys):
     lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     assert [line[4] for line in lines] == [f"--workdir=r/seed={s},memory.k={k}" for s in (0, 1) for k in (5, 9)]
     assert lines[3][5:] == ["--config.seed=1", "--config.memory.k=9", "--config.train.steps=3"]
-    assert sweep().main(["--dry-run", "--slurm=--gpus=1 --time=9", *arguments]) == 0
-    job = shlex.split(capsys.readouterr().out)
-    assert job[0] == "sbatch" and "--array=0-3" in job and "--time=9" in job
-    assert '--only="$SLURM_ARRAY_TASK_ID"' in job[-1] and "config.memory.k=5,9" in job[-1] and "--slurm" not in job[-1]
+    for slurm in ["--slurm=--gpus=1 --time=9"], ["--slurm", " --gpus=1 --time=9"]:
+        assert sweep().main(["--dry-run", *slurm, *arguments]) == 0
+        job = shlex.split(capsys.readouterr().out)
+        assert job[0] == "sbatch" and "--array=0-3" in job and "--time=9" in job
+        assert '--only="$SLURM_ARRAY_TASK_ID"' in job[-1] and "--slurm" not in job[-1] and "--gpus" not in job[-1]
+        for argument in arguments:
+            assert argument in job[-1]
     with pytest.raises(SystemExit, match="is not like"):
         sweep().main(["--dry-run", "--runs=r", "--config=c.py", "seed=1"])
 

@@ -1,15 +1,23 @@
 """What the loop does beside training: no hidden transfers, nothing compiled twice, and an account of itself."""
 
 import contextlib
+import dataclasses
 import logging
 import re
+import threading
+import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax._src.array import ArrayImpl
+from jax.sharding import NamedSharding, PartitionSpec
 
 from rac_jax import breakdown, compilation, train, usage
 from rac_jax import config as configs
+from rac_jax.checkpoints import Checkpoints
 from tests import tiny
 from tests.test_train import events
 
@@ -45,22 +53,59 @@ def compiler_log():
             hits += re.findall(r"Persistent compilation cache hit for '(?:jit_)?(\w+)'", message)
 
 
+@dataclasses.dataclass
+class Watched:
+    """A run whose loop may not move anything to the devices unasked."""
+
+    workdir: Path
+    compiled: list[str]  # by the loop
+    late: list[str]  # of these, after the first save
+    reads: list[int]  # of arrays by the loop's thread, before each save
+
+
+def watch(c, workdir, **options):
+    original, save, read = train._loop, Checkpoints.save, ArrayImpl._value.fget
+    names, at_save, reads, here = [], [], [0], threading.current_thread()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def guarded(*arguments):
+            reads[0] = 0
+            with jax.transfer_guard("disallow"), compiler_log() as (compiled, _):
+                result = original(*arguments)
+            names.extend(compiled)
+            return result
+
+        def counted(array):
+            reads[0] += threading.current_thread() is here
+            return read(array)
+
+        def saved(*arguments):
+            at_save.append(reads[0])
+            save(*arguments)
+            logging.getLogger("jax._src.dispatch").debug("Finished XLA compilation of SAVED")
+            reads[0] = 0
+
+        patch.setattr(train, "_loop", guarded)
+        patch.setattr(Checkpoints, "save", saved)
+        patch.setattr(ArrayImpl, "_value", property(counted))
+        train.train(c, workdir, **options)
+    first = names.index("SAVED")
+    late = [name for name in names[first:] if name != "SAVED"]
+    return Watched(workdir, [name for name in names if name != "SAVED"], late, at_save)
+
+
 @pytest.fixture(scope="module")
 def looped(tmp_path_factory):
-    """A run whose loop may not transfer anything unasked: (its folder, what the loop compiled)."""
-    workdir, original = tmp_path_factory.mktemp("looped"), train._loop
-    names = []
+    return watch(config(), tmp_path_factory.mktemp("looped"), profile=True)
 
-    def guarded(*arguments):
-        with jax.transfer_guard("disallow"), compiler_log() as (compiled, _):
-            result = original(*arguments)
-        names.extend(compiled)
-        return result
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "_loop", guarded)
-        train.train(config(), workdir, profile=True)
-    return workdir, names
+@pytest.fixture(scope="module", params=["callback", "pipelined", "cached"])
+def any_lookup(request, looped, tmp_path_factory):
+    if request.param == "callback":
+        return looped
+    c = config()
+    c.memory.lookup, c.memory.dir = request.param, str(looped.workdir / "memory")
+    return watch(c, tmp_path_factory.mktemp(request.param))
 
 
 def test_the_guard_would_notice():
@@ -68,16 +113,22 @@ def test_the_guard_would_notice():
         jnp.add(jnp.float32(1), 1)
 
 
-def test_each_program_is_compiled_once(looped):
-    names = looped[1]
+def test_each_program_is_compiled_once(any_lookup):
+    names = any_lookup.compiled
     assert names.count("train_step") == 1
-    assert len([name for name in names if name == "local"]) == 1  # E and its lookup
+    assert not any_lookup.late
     ours = [name for name in names if name != "slice"]  # Orbax cuts what devices hold alike, to write it together
     assert len(ours) == len(set(ours)), ours
 
 
+def test_what_is_read_from_the_devices_is_what_is_logged(any_lookup):
+    """A CPU's own guard sees what goes to the devices only, so that what comes from them is counted."""
+    every_step, when_logged = 5, 2  # loss, three accuracies, gradient norm; neighbours of the true class, learning rate
+    assert any_lookup.reads[1:] == [4 * every_step + when_logged] * 2  # neighbours are found before the first step
+
+
 def test_where_the_time_and_the_memory_went(looped):
-    board = events(looped[0])
+    board = events(looped.workdir)
     found = {name: [p.value for p in board.Scalars(f"train/{name}")] for name in (
         "data_ms", "devices_ms", "host_ms", "step_ms", "retrieve_ms", "train_ms", "lookup_ms", "host_memory_gb",
         "tflops_a_step", "tflops_per_second",
@@ -95,7 +146,7 @@ def test_where_the_time_and_the_memory_went(looped):
 
 
 def test_a_trace_for_tensorboard(looped):
-    (trace,) = looped[0].glob("tensorboard/plugins/profile/*/*.xplane.pb")
+    (trace,) = looped.workdir.glob("tensorboard/plugins/profile/*/*.xplane.pb")
     profile = jax.profiler.ProfileData.from_file(str(trace))
     names = {event.name for plane in profile.planes for row in plane.lines for event in row.events}
     assert any("train_step" in name for name in names)
@@ -104,7 +155,7 @@ def test_a_trace_for_tensorboard(looped):
 def test_the_second_start_finds_the_training_step_compiled(looped, tmp_path):
     jax.clear_caches()  # as in a new process
     c = config()
-    c.train.steps, c.memory.dir = 1, str(looped[0] / "memory")
+    c.train.steps, c.memory.dir = 1, str(looped.workdir / "memory")
     with compiler_log() as (_, hits):
         train.train(c, tmp_path)
     assert "train_step" in hits
@@ -128,6 +179,35 @@ def test_flops_are_counted_over_all_devices_and_compared_to_a_known_peak():
     found = usage.arithmetic(312e12, 2.0, [Device(), Device()])
     assert found == {"tflops_a_step": 312, "tflops_per_second": 156, "model_flops_utilisation": 0.25}
     assert "model_flops_utilisation" not in usage.arithmetic(1.0, 1.0, jax.devices())  # a CPU
+    assert usage.arithmetic(0.0, 1.0, [Device()]) == {}  # no count, no claim
+
+
+@pytest.mark.parametrize(
+    "kind, peak",
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L40", 181e12),
+        ("NVIDIA L4", 121e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5", 459e12),
+        ("cpu", None),
+    ],
+)
+def test_the_peak_of_a_device_by_its_name(kind, peak):
+    assert usage.peak_flops([types.SimpleNamespace(device_kind=kind)]) == peak
+
+
+def test_a_step_is_counted_on_all_devices_and_nothing_is_compiled_for_it():
+    mesh = jax.make_mesh((8,), ("data",))
+    rows = jax.device_put(np.ones((16, 64), np.float32), NamedSharding(mesh, PartitionSpec("data")))
+    weights = jax.device_put(np.ones((64, 32), np.float32), NamedSharding(mesh, PartitionSpec()))
+    product = jax.jit(lambda a, b: a @ b)
+    product(rows, weights)
+    with compiler_log() as (compiled, _):
+        assert 8 * usage.flops(product, rows, weights) == 2 * 16 * 64 * 32
+    assert not compiled
 
 
 def test_the_line_under_the_bar():

@@ -45,25 +45,32 @@ def test_mistakes_get_one_clear_message_and_no_stack_trace(arguments, message, t
     assert "Traceback" not in done.stderr
 
 
-def test_a_batch_that_the_devices_do_not_divide(tmp_path):
-    done = command("--config=configs/demo.py", "--config.train.batch_size=30", f"--workdir={tmp_path}", devices=8)
+def test_a_batch_in_more_parts_than_a_device_has_of_it(tmp_path):
+    arguments = ["--config=configs/demo.py", "--config.train.batch_size=30", "--config.train.accumulate=5"]
+    done = command(*arguments, f"--workdir={tmp_path}", devices=8)
     assert done.returncode == 1
-    assert "config.train.batch_size is 30; it must be a multiple of the 8 devices, as 32 is" in done.stderr
+    assert "config.train.accumulate is 5; it must be at most 4, a device's share of the batch" in done.stderr
     assert not any(tmp_path.iterdir())
 
 
-def test_train_and_then_evaluate_another_split(tmp_path):
+def test_train_and_then_evaluate_another_split_and_start_anew_with_what_was_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.0")
+    monkeypatch.setenv("JAX_DEBUG_LOG_MODULES", "jax._src.compiler")
     tiny = [
-        "--config=configs/demo.py:base", f"--workdir={tmp_path}", "--config.model.base=vit_ti16",
+        "--config=configs/demo.py:base", f"--workdir={tmp_path}/run", "--config.model.base=vit_ti16",
         "--config.model.base_weights=", "--config.model.base_options=width=32,depth=1,heads=2",
         "--config.data.image_size=32", "--config.train.steps=3",
     ]  # fmt: skip
+    found = "Persistent compilation cache hit for 'jit_train_step'"
     done = command(*tiny, devices=2)
     assert done.returncode == 0, done.stderr
-    assert "test: 250 images, step 3" in done.stdout
+    assert "test: 250 images, step 3" in done.stdout and found not in done.stderr
+    again = command(*tiny, f"--workdir={tmp_path}/again", devices=2)
+    assert again.stdout == done.stdout and found in again.stderr
     done = command(*tiny, "--mode=eval", "--split=val", "--step=3")
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "eval" / "val.json").read_text())["images"] == 1081
+    assert json.loads((tmp_path / "run" / "eval" / "val.json").read_text())["images"] == 1081
     done = command(*tiny, "--mode=eval", "--step=2")
     assert done.returncode == 1 and "no checkpoint of step 2; saved steps: 3" in done.stderr
     done = command(*tiny, "--mode=eval", "--split=dev")

@@ -32,6 +32,23 @@ def test_drawn_on_any_mesh_they_are_those_of_a_plain_start(plain, devices, fsdp)
     assert found["token_embedding"].addressable_shards[0].data.shape == (4096 // fsdp, 32)
 
 
+def test_a_device_draws_its_own_part_of_each_parameter_and_nothing_more(monkeypatch):
+    used, compile_for = [], jax.jit
+
+    def measured(program, **options):
+        compiled = compile_for(program, **options).lower().compile()
+        used.append(compiled.memory_analysis())
+        return compiled
+
+    where = places(1, 8)
+    monkeypatch.setattr(jax, "jit", measured)
+    (found,) = parameters.create(make, {}, where)
+    mine = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(found))
+    (memory,) = used
+    assert mine < 0.2 * sum(leaf.nbytes for leaf in jax.tree.leaves(found))
+    assert memory.output_size_in_bytes + memory.temp_size_in_bytes < 1.1 * mine
+
+
 def test_given_arrays_are_taken_and_need_not_outlive_the_call(plain):
     given = {"token_embedding": np.arange(4096 * 32, dtype=np.float64).reshape(4096, 32)}
     (found,) = parameters.create(make, given, places(1, 8))

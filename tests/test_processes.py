@@ -77,6 +77,22 @@ def test_the_same_losses_and_the_same_table_and_one_writer(one, tmp_path):
     assert "train" in outputs[0][1] and "step/s" not in outputs[1][1]
 
 
+def test_parameters_split_over_two_processes_neighbours_found_once_and_a_second_start(one, tmp_path):
+    """A batch of 13 is filled up; the state is saved by both processes together, and both go on from it."""
+    c = config()
+    c.mesh.data, c.mesh.fsdp, c.memory.lookup, c.train.batch_size = 1, 8, "cached", 13
+    c.memory.dir = str(one / "memory")
+    train.train(c, tmp_path / "one")
+    last, c.train.steps = c.train.steps, 4
+    for _ in range(2):
+        codes, outputs = finish(start(tmp_path / "two", c))
+        assert codes == [0, 0], outputs
+        c.train.steps = last
+    expected, found = (events(tmp_path / name).Scalars("train/loss") for name in ("one", "two"))
+    assert [point.step for point in found] == list(range(1, 9))
+    np.testing.assert_allclose([p.value for p in found], [p.value for p in expected], rtol=1e-4)
+
+
 def test_sigterm_to_one_process_stops_all_at_one_step_and_the_run_goes_on_in_one_process(tmp_path):
     c = config("base")
     c.train.steps, c.train.epochs, c.checkpoint.every = 20_000, 1000.0, 10_000

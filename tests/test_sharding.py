@@ -2,10 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import PartitionSpec
 
 from rac_jax import config as configs
-from rac_jax import sharding
+from rac_jax import models, optimizer, sharding, states, train
+from rac_jax.models.rac import RAC
 
 
 def mesh(data=-1, fsdp=1):
@@ -44,7 +46,7 @@ def test_where_the_arrays_of_a_state_lie():
 
 
 @pytest.mark.parametrize("classes", [365, 8142])
-@pytest.mark.parametrize("devices", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("devices", range(1, 9))
 def test_the_class_axis_is_whole_on_any_number_of_devices(classes, devices):
     config = configs.default()
     config.mesh.data, config.mesh.fsdp = 1, devices
@@ -53,4 +55,41 @@ def test_the_class_axis_is_whole_on_any_number_of_devices(classes, devices):
     for shape in jax.tree.leaves(sharding.state(sharding.make_mesh(config), tree)):
         assert shape.sharding.shard_shape(shape.shape)[-1] == classes
         if len(shape.shape) == 2:
-            assert shape.sharding.shard_shape(shape.shape)[0] == 768 // devices
+            assert shape.sharding.shard_shape(shape.shape)[0] == (768 if 768 % devices else 768 // devices)
+
+
+@pytest.fixture(scope="module", params=[365, 8142])
+def alone(request):
+    """So many classes, and the loss and the gradient's norm on one device."""
+    return request.param, one_step(request.param, devices=1)
+
+
+@pytest.mark.parametrize("devices", [3, 8])
+def test_a_step_of_any_number_of_classes_on_any_number_of_devices(alone, devices):
+    classes, expected = alone
+    for name, value in one_step(classes, devices).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, err_msg=name)
+
+
+def one_step(classes, devices):
+    """The metrics of a first step, parameters split over the devices, which do not divide the batch of 7."""
+    config, rngs = configs.default(), nnx.Rngs(0)
+    config.mesh.data, config.mesh.fsdp, config.train.batch_size = 1, devices, 7
+    narrow = {"width": 120, "heads": 2, "mlp_width": 120, "depth": 1, "rngs": rngs}
+    base = models.create("vit_b16", image_size=16, **narrow)
+    text = models.create("clip_text", projection=120, vocab_size=100, **narrow)
+    graph, params, stats = states.split(RAC(base, text, num_classes=classes, rngs=rngs))
+    tx = optimizer.create(config, images=1000)
+    mesh = sharding.make_mesh(config)
+    state = states.State(jnp.int32(0), params, stats, tx.init(params))
+    state = jax.device_put(state, sharding.places(sharding.state(mesh, state)))
+    random, rows = np.random.default_rng(0), np.arange(sharding.rows(7, devices))
+    images, tokens = random.integers(0, 256, (7, 16, 16, 3), np.uint8), random.integers(1, 99, (7, 77), np.int32)
+    labels = random.integers(0, classes, 7, np.int32)
+    batch = {"image": images[rows % 7], "label": labels[rows % 7], "mask": rows < 7, "tokens": tokens[rows % 7]}
+    placed = sharding.put_batch(mesh, batch)
+    step = train.make_train_step(config, graph, tx, np.arange(1, classes + 1), devices)
+    state, metrics = jax.jit(step, donate_argnums=0)(state, placed, placed.pop("tokens"))
+    head = state.params["base_head"]["kernel"]
+    assert head.addressable_shards[0].data.shape == (120 // devices, classes)
+    return jax.device_get(metrics)

@@ -55,8 +55,9 @@ def eight(tmp_path_factory):
     return run(config, workdir), workdir
 
 
-@pytest.mark.parametrize("data, fsdp, accumulate", [(1, 1, 4), (2, 1, 1), (2, 1, 2), (2, 4, 2)])
+@pytest.mark.parametrize("data, fsdp, accumulate", [(1, 1, 4), (2, 1, 1), (2, 1, 2), (2, 4, 2), (3, 1, 1), (5, 1, 3)])
 def test_the_same_losses_on_other_meshes_and_in_parts(eight, tmp_path, data, fsdp, accumulate):
+    """A batch of 16 is filled up to 18 rows for 3 devices, and to 30 for 5 in 3 parts."""
     config = tiny.config(devices=data)
     config.mesh.fsdp, config.train.accumulate = fsdp, accumulate
     config.memory.dir = str(eight[1] / "memory")

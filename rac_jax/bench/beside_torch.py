@@ -108,14 +108,14 @@ def _ours(model: Any, inputs: np.ndarray) -> tuple[Work, Work]:
     graph, params, stats = states.split(model)
     x = jnp.asarray(inputs)
 
-    def forward(params: Any) -> jax.Array:
+    def forward(params: Any, x: jax.Array) -> jax.Array:
         return nnx.merge(graph, params, stats)(x)
 
-    def loss(params: Any) -> jax.Array:
-        return jnp.mean(forward(params) ** 2)
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(forward(params, x) ** 2)
 
-    compiled = [jax.jit(f).lower(params).compile() for f in (forward, jax.grad(loss))]
-    return tuple(lambda f=f: jax.block_until_ready(f(params)) for f in compiled)  # type: ignore[return-value]
+    compiled = [jax.jit(f).lower(params, x).compile() for f in (forward, jax.grad(loss))]
+    return tuple(lambda f=f: jax.block_until_ready(f(params, x)) for f in compiled)  # type: ignore[return-value]
 
 
 def _theirs(model: Any, inputs: np.ndarray) -> tuple[Work, Work]:

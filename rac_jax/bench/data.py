@@ -175,7 +175,7 @@ def print_pipeline(transform: transforms.Transform) -> None:
 def _loop_and_batches(split: Split, transform: transforms.Transform) -> tuple[np.ndarray, np.ndarray]:
     """Images a second of the bare calls, and of the pipeline making batches of the same images and draws, by round."""
     examples = pipeline.Examples(split, transform, seed=0)
-    batches = pipeline.Batches(examples, BATCH, process=0, processes=1)
+    batches = pipeline.Batches(examples, BATCH, BATCH, process=0, processes=1)
     drawn = [(int(examples(place)["id"]), place) for place in range(BATCH * BATCHES)]
     bare, batched = [], []
     for _ in tqdm(range(ROUNDS), desc="batches", leave=False):

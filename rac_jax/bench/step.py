@@ -92,7 +92,7 @@ def settings(sizes: Sizes, folder: Path) -> ConfigDict:
     c.model.dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     c.memory.dir = str(folder / "memory")
     devices = jax.device_count()
-    c.train.batch_size = c.eval.batch_size = -(-sizes.batch // devices) * devices
+    c.train.batch_size = c.eval.batch_size = sharding.rows(sizes.batch, devices)
     return c
 
 
@@ -256,7 +256,7 @@ def narrow_step(depth: int = 12) -> tuple[State, Callable, tuple[dict[str, jax.A
     tx = optimizer.create(config, images=1000)
     state = State(jnp.int32(0), params, stats, tx.init(params))
     step = train.make_train_step(config, graph, tx, np.ones(CLASSES, int))
-    batch = {"image": jnp.zeros((1, 16, 16, 3), jnp.uint8), "label": jnp.zeros(1, jnp.int32)}
+    batch = {"image": jnp.zeros((1, 16, 16, 3), jnp.uint8), "label": jnp.zeros(1, jnp.int32), "mask": jnp.ones(1, bool)}
     return state, jax.jit(step, donate_argnums=0), (batch, jnp.ones((1, 77), jnp.int32))
 
 

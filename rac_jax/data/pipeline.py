@@ -1,7 +1,8 @@
 """Batches of examples, on Grain: deterministic, resumable, the same for any number of processes.
 
 A batch is a dict: image uint8 [b, S, S, 3], label int32 [b], id int32 [b] (the position in the
-split) and mask bool [b] (False for the padding of a last batch). b is this process's share of the batch.
+split) and mask bool [b] (False for padding: of a last batch, and of one that does not divide among the devices). b is
+this process's share of the batch.
 """
 
 import atexit
@@ -61,22 +62,27 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """Number of a batch -> this process's share of it: a slice of the global batch."""
+    """Number of a batch -> this process's share of it: a slice of the global batch.
+
+    That is filled up to `rows` with its own first examples, masked.
+    """
 
     examples: Examples
     batch_size: int
+    rows: int
     process: int
     processes: int
 
     def __call__(self, number: int) -> Batch:
-        share = self.batch_size // self.processes
-        start = number * self.batch_size + self.process * share
+        share = self.rows // self.processes
         batch: Batch = {}
         for row in range(share):
-            for name, value in self.examples(start + row).items():
+            again, place = divmod(self.process * share + row, self.batch_size)
+            for name, value in self.examples(number * self.batch_size + place).items():
                 if row == 0:
                     batch[name] = np.empty((share, *value.shape), value.dtype)
                 batch[name][row] = value
+            batch["mask"][row] &= not again
         return batch
 
 
@@ -88,16 +94,17 @@ def train_batches(
     seed: int,
     workers: int,
     start: int = 0,
+    rows: int | None = None,
     process: int | None = None,
     processes: int | None = None,
 ) -> grain.DatasetIterator:
     """Endless shuffled batches from batch number `start` on.
 
     A batch is a function of the seed and its number alone, so a run's step is all that a checkpoint needs
-    to know, and the run may go on with other workers or processes. `process` of `processes` is by default
-    this one of JAX's.
+    to know, and the run may go on with other workers or processes. A batch is filled up to `rows`, masked, if given.
+    `process` of `processes` is by default this one of JAX's.
     """
-    batches = _of_process(Examples(split, transform, seed), batch_size, process, processes)
+    batches = _of_process(Examples(split, transform, seed), batch_size, rows or batch_size, process, processes)
     return _iterate(batches, start, ENDLESS, workers)
 
 
@@ -111,16 +118,16 @@ def eval_batches(
     processes: int | None = None,
 ) -> Iterator[Batch]:
     """Every image of the split once, in order; the last batch is padded and masked."""
-    batches = _of_process(Examples(split, transform, None), batch_size, process, processes)
+    batches = _of_process(Examples(split, transform, None), batch_size, batch_size, process, processes)
     return _iterate(batches, 0, -(-len(split) // batch_size), workers)
 
 
-def _of_process(examples: Examples, batch_size: int, process: int | None, processes: int | None) -> Batches:
+def _of_process(examples: Examples, size: int, rows: int, process: int | None, processes: int | None) -> Batches:
     if process is None or processes is None:
         process, processes = jax.process_index(), jax.process_count()
-    if batch_size % processes:
-        raise ValueError(f"a batch of {batch_size} does not divide among {processes} processes")
-    return Batches(examples, batch_size, process, processes)
+    if rows % processes:
+        raise ValueError(f"a batch of {rows} rows does not divide among {processes} processes")
+    return Batches(examples, size, rows, process, processes)
 
 
 def _iterate(batches: Batches, first: int, last: int, workers: int) -> grain.DatasetIterator:

@@ -136,7 +136,7 @@ def encode_images(
     config: ConfigDict, split: Split, encode: Encode, parameters: Any, mesh: Mesh
 ) -> Iterator[np.ndarray]:
     """Keys of a split's images, plain (not augmented), in order, a batch at a time: [b, D] float32."""
-    batch_size = -(-config.memory.encode_batch // mesh.size) * mesh.size
+    batch_size = sharding.rows(config.memory.encode_batch, mesh.size)
     batches = pipeline.eval_batches(
         split, data.eval_transform(config), batch_size=batch_size, workers=config.data.workers
     )

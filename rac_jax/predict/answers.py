@@ -29,8 +29,7 @@ def images_in(paths: Iterable[Path]) -> Iterator[Path]:
 
 def predict(parts: system.System, params: Any, stats: Any, paths: Sequence[Path]) -> Iterator[Answer]:
     """An answer for each path, in order; a file that is no usable image gets one with an `error`."""
-    devices = parts.mesh.size
-    size = min(parts.config.eval.batch_size, -(-len(paths) // devices) * devices)
+    size = sharding.rows(min(parts.config.eval.batch_size, len(paths)), parts.mesh.size)
     transform, nothing = data.eval_transform(parts.config), np.random.default_rng(0)
     eval_step = evaluate.make_eval_step(parts)
     for start in range(0, len(paths), size):

@@ -51,8 +51,19 @@ def test_two_processes_together_make_the_same_batches():
     halves = [some_batches(process=process, processes=2) for process in (0, 1)]
     joined = [{key: np.concatenate([a[key], b[key]]) for key in a} for a, b in zip(halves[0], halves[1], strict=True)]
     assert_same(whole, joined)
-    with pytest.raises(ValueError, match="a batch of 8 does not divide among 3 processes"):
+    with pytest.raises(ValueError, match="a batch of 8 rows does not divide among 3 processes"):
         some_batches(process=0, processes=3)
+
+
+def test_a_batch_is_filled_up_with_its_own_first_examples_masked():
+    plain, filled = some_batches(), some_batches(rows=12)
+    parts = [some_batches(rows=12, process=process, processes=3) for process in range(3)]  # the last has filling alone
+    for whole, more, *shares in zip(plain, filled, *parts, strict=True):
+        for key in ("image", "label", "id"):
+            np.testing.assert_array_equal(more[key], np.concatenate([whole[key], whole[key][:4]]))
+        assert more["mask"].tolist() == [True] * 8 + [False] * 4
+        for key, values in more.items():
+            np.testing.assert_array_equal(values, np.concatenate([share[key] for share in shares]))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -113,6 +113,15 @@ def test_first_values_are_the_same_inside_and_outside_of_jit(shape):
     assert len(np.unique(outside)) > 0.98 * outside.size  # no block is drawn twice
 
 
+def test_first_values_are_those_of_jax_random_block_by_block():
+    key, shape = jax.random.key(5), (3, 170, 200)
+    keys = [jax.random.fold_in(key, number) for number in range(2)]
+    blocks = [jax.random.truncated_normal(key, -2.0, 2.0, (2**16,)) for key in keys]
+    expected = np.concatenate(blocks)[: 3 * 170 * 200].reshape(shape) * np.float32(0.02)
+    np.testing.assert_array_equal(initialisers.small(key, shape), expected)
+    np.testing.assert_array_equal(jax.jit(lambda key: initialisers.small(key, shape))(key), expected)
+
+
 def test_the_variance_of_first_values():
     key = jax.random.key(0)
     assert float(jnp.std(initialisers.xavier(key, (300, 500)))) == pytest.approx((2 / 800) ** 0.5, rel=0.02)
