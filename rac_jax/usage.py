@@ -1,5 +1,6 @@
 """How much of the machine a run uses: memory, and the share of the devices' arithmetic."""
 
+import functools
 import os
 import resource
 import sys
@@ -52,17 +53,24 @@ def peak_memory() -> dict[str, float]:
 def step_flops(parts: system.System, train_step: Callable, state: Any, batch: Any, found: Any) -> float:
     """What one step computes over all devices, E included, by XLA's own count, in which a loop counts once."""
     on_each = flops(train_step, state, batch, found and found["tokens"]) * parts.config.train.accumulate
-    if parts.retrieval is not None and parts.config.memory.lookup != "cached":
-        on_each += flops(parts.retrieval.encode, parts.retrieval.parameters, batch["image"])
+    retrieval, lookup = parts.retrieval, parts.config.memory.lookup
+    if (
+        retrieval is not None and lookup == "callback"
+    ):  # as it is asked for a batch; ids are like the rows of own images
+        on_each += flops(retrieval.program, retrieval.parameters, batch["image"], batch["id"])
+    elif retrieval is not None and lookup == "pipelined":
+        on_each += flops(retrieval.encode, retrieval.parameters, batch["image"])
     return on_each * parts.mesh.size
 
 
-def flops(program: Callable, *arguments: Any) -> float:
+def flops(program: Any, *arguments: Any) -> float:
     """Of one call of a jitted program on each device; 0 where XLA has no count.
 
     The compiled program is asked, for accelerators count no other; one that has been called is not compiled anew.
     """
-    cost = program.lower(*arguments).compile().cost_analysis()  # type: ignore[attr-defined]
+    if isinstance(program, functools.partial):
+        program, arguments = program.func, (*program.args, *arguments)
+    cost = program.lower(*arguments).compile().cost_analysis()
     return float((cost or {}).get("flops", 0.0))
 
 

@@ -121,6 +121,10 @@ def test_each_program_is_compiled_once(any_lookup):
     assert len(ours) == len(set(ours)), ours
 
 
+def test_e_is_compiled_once_with_its_lookup_and_not_again_to_count_its_flops(looped):
+    assert set(looped.compiled) == {"local", "train_step", "slice", "schedule", "share_of_true_class"}
+
+
 def test_what_is_read_from_the_devices_is_what_is_logged(any_lookup):
     """A CPU's own guard sees what goes to the devices only, so that what comes from them is counted."""
     every_step, when_logged = 5, 2  # loss, three accuracies, gradient norm; neighbours of the true class, learning rate
