@@ -42,11 +42,8 @@ def give_back() -> None:
     if not _keeping:
         return
     libc = ctypes.CDLL(None)
-    libc.sbrk.restype, libc.sbrk.argtypes, libc.malloc_trim.argtypes = (
-        ctypes.c_void_p,
-        (ctypes.c_ssize_t,),
-        (ctypes.c_size_t,),
-    )
+    libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, (ctypes.c_ssize_t,)
+    libc.malloc_trim.argtypes = (ctypes.c_size_t,)
     end = libc.sbrk(0)
     libc.malloc_trim(0)
     if (gone := end - libc.sbrk(0)) > RESERVE:  # the end of the heap

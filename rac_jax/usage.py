@@ -54,9 +54,8 @@ def step_flops(parts: system.System, train_step: Callable, state: Any, batch: An
     """What one step computes over all devices, E included, by XLA's own count, in which a loop counts once."""
     on_each = flops(train_step, state, batch, found and found["tokens"]) * parts.config.train.accumulate
     retrieval, lookup = parts.retrieval, parts.config.memory.lookup
-    if (
-        retrieval is not None and lookup == "callback"
-    ):  # as it is asked for a batch; ids are like the rows of own images
+    if retrieval is not None and lookup == "callback":
+        # Called with the rows of the batch's own images, which are of the ids' shape and place.
         on_each += flops(retrieval.program, retrieval.parameters, batch["image"], batch["id"])
     elif retrieval is not None and lookup == "pipelined":
         on_each += flops(retrieval.encode, retrieval.parameters, batch["image"])
