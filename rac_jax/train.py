@@ -166,6 +166,7 @@ def _loop(
                 _report_start(bar, board, step, metrics, started)
                 work = usage.step_flops(parts, train_step, state, batch, found)
             if step == steps[0] + 1 or step % GIVE_BACK == 0:
+                in_flight.land_all()  # or what is under way would be kept
                 host_memory.give_back()
             last = step == steps[1] or interruption.reached(step)
             if last or step % config.train.log_every == 0:
