@@ -32,9 +32,9 @@ def get_config(variant: str = "") -> ConfigDict:
     c.data.crop = 1.0  # 32 × 32 pixels have no border to lose
     c.data.workers = 4
 
-    c.model.base = c.model.encoder = "efficientnet_lite0"
-    c.model.base_weights = c.model.encoder_weights = "efficientnet_lite0:imagenet"
-    c.model.text_options = "width=128,depth=2,heads=4,projection=128"
+    c.model.base.name = c.model.encoder.name = "efficientnet_lite0"
+    c.model.base.weights = c.model.encoder.weights = "efficientnet_lite0:imagenet"
+    c.model.text.update(width=128, depth=2, heads=4, projection=128)
 
     c.optim.learning_rate = 3e-4
     c.optim.warmup_epochs = 2.0
@@ -51,7 +51,7 @@ def _small(c: ConfigDict) -> None:
     c.data.image_size = 64
     c.data.randaugment_layers = 0
     c.data.workers = 0
-    c.model.text_options = "width=64,depth=2,heads=4,projection=64"
+    c.model.text.update(width=64, depth=2, heads=4, projection=64)
     c.model.scale = "learned"  # √L/2 is too small a scale for the tail in so few steps, L/2 rather too large
     c.model.dtype = "float32"
     c.memory.lookup = "cached"

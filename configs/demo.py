@@ -29,9 +29,9 @@ def get_config(variant: str = "") -> ConfigDict:
     c.data.flip = 0.0  # a mirrored digit is no digit
     c.data.randaugment_layers = 0
 
-    c.model.base = c.model.encoder = "efficientnet_lite0"
-    c.model.base_weights = c.model.encoder_weights = "efficientnet_lite0:imagenet"
-    c.model.text_options = "width=64,depth=2,heads=4,projection=64"
+    c.model.base.name = c.model.encoder.name = "efficientnet_lite0"
+    c.model.base.weights = c.model.encoder.weights = "efficientnet_lite0:imagenet"
+    c.model.text.update(width=64, depth=2, heads=4, projection=64)
     c.model.scale = "paper"  # L/2 = 5; √10/2 is too flat for ten classes
     c.model.dtype = "float32"  # bfloat16 is no faster on a CPU
 

@@ -26,9 +26,9 @@ def get_config(variant: str = "") -> ConfigDict:
     c.data.on_bad_image = "skip"
     c.data.workers = 2
 
-    c.model.base = c.model.encoder = "efficientnet_lite0"
-    c.model.base_weights = c.model.encoder_weights = "efficientnet_lite0:imagenet"
-    c.model.text_options = "width=128,depth=2,heads=4,projection=128"
+    c.model.base.name = c.model.encoder.name = "efficientnet_lite0"
+    c.model.base.weights = c.model.encoder.weights = "efficientnet_lite0:imagenet"
+    c.model.text.update(width=128, depth=2, heads=4, projection=128)
 
     c.optim.learning_rate = 3e-4
     c.optim.warmup_epochs = 2.0

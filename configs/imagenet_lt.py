@@ -18,8 +18,8 @@ def get_config(variant: str = "") -> ConfigDict:
     c = config.default("imagenet_lt", variant)
     c.data.name = "imagenet_lt"
     c.data.workers = 16
-    c.model.base = c.model.encoder = "vit_b16"
-    c.model.base_weights = c.model.encoder_weights = "vit_b16:augreg_in21k"
-    c.model.text = "clip_text"
-    c.model.text_weights = "clip_b16"
+    c.model.base.name = c.model.encoder.name = "vit_b16"
+    c.model.base.weights = c.model.encoder.weights = "vit_b16:augreg_in21k"
+    c.model.text.name = "clip_text"
+    c.model.text.weights = "clip_b16"
     return c

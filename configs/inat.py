@@ -24,10 +24,10 @@ def get_config(variant: str = "") -> ConfigDict:
     c.data.name = "inat2018"
     c.data.workers = 16
     c.data.image_size = 384 if variant == "384" else 224
-    c.model.base = c.model.encoder = "vit_b16"
-    c.model.base_weights = c.model.encoder_weights = "vit_b16:augreg_in21k"
-    c.model.text = "clip_text"
-    c.model.text_weights = "clip_b16"
+    c.model.base.name = c.model.encoder.name = "vit_b16"
+    c.model.base.weights = c.model.encoder.weights = "vit_b16:augreg_in21k"
+    c.model.text.name = "clip_text"
+    c.model.text.weights = "clip_b16"
     c.optim.learning_rate = 1e-4
     c.train.batch_size = 50
     c.train.epochs = 20.0

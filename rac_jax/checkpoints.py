@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from ml_collections import ConfigDict
 
-from rac_jax import files
+from rac_jax.runtime import files
 
 WORTH_SLICING = 2**20  # bytes of a device's slice
 

@@ -1,6 +1,5 @@
 """Every setting of a run, once, with its default. `configs/*.py` only override."""
 
-import ast
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -49,15 +48,9 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
 
     c.model = ConfigDict()
     c.model.branches = "both"  # both (RAC) | base | retrieval
-    c.model.base = "vit_b16"  # B, trained; `python -m rac_jax.models` lists the names
-    c.model.base_weights = ""  # a name or a file; "" = from scratch
-    c.model.base_options = ""  # further arguments of the model, as "depth=3,remat=True"
-    c.model.encoder = "vit_b16"  # E, frozen
-    c.model.encoder_weights = ""
-    c.model.encoder_options = ""
-    c.model.text = "clip_text"  # T, trained
-    c.model.text_weights = ""
-    c.model.text_options = ""
+    c.model.base = _encoder("vit_b16")  # B, trained
+    c.model.encoder = _encoder("vit_b16")  # E, frozen
+    c.model.text = _encoder("clip_text")  # T, trained
     c.model.scale = "sqrt"  # of the fused logits: paper (L/2) | sqrt (√L/2) | learned
     c.model.drop_path = 0.1  # stochastic depth of B
     c.model.dtype = "bfloat16"  # compute: bfloat16 | float32; parameters are float32
@@ -76,7 +69,10 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.cut = "snippet"  # what T's window cannot hold is cut by: snippet | token (CLIP's own way, and the paper's)
     c.memory.lookup = "callback"  # callback | pipelined (the same, a step ahead) | cached (once, for the plain image)
     c.memory.cache = ""  # lookup "cached": the folder of what was found; "" = <workdir>/neighbours
-    c.memory.keep = ""  # ask only a part, as "share=0.1", "per_class=5", "classes=0.2,per_class=5"; drawn by data.seed
+    c.memory.keep = ConfigDict()  # use only a part of the rows, drawn by data.seed: first classes, then rows
+    c.memory.keep.classes = 1.0  # share of the classes
+    c.memory.keep.share = 1.0  # share of the rows of those classes
+    c.memory.keep.per_class = 0  # at most so many rows of each class; 0 = all
     c.memory.exclude = "id"  # in training, leave out: id (the query itself) | first | none
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
 
@@ -123,6 +119,29 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     return c.lock()
 
 
+def _encoder(name: str) -> ConfigDict:
+    """A model, its weights and its options. An option that is 0 or "" has the value that the model's name implies."""
+    e = ConfigDict()
+    e.name = name  # `python -m rac_jax.models` lists the names
+    e.weights = ""  # a name or a file; "" = from scratch
+    e.width = 0  # of a token; for glove, of a word's vector
+    e.depth = 0  # number of blocks
+    e.heads = 0  # of attention
+    e.mlp_width = 0  # of the hidden layer in a block
+    e.patch = 0  # ViT: side of a patch in pixels
+    e.projection = 0  # CLIP: width of the last linear layer
+    e.activation = ""  # gelu | gelu_tanh | quick_gelu
+    e.epsilon = 0.0  # of layer norms
+    e.batch_norm = ""  # B with batch norms: frozen | update
+    e.remat = False  # compute activations again in the backward pass instead of keeping them
+    return e
+
+
+def options(encoder: ConfigDict) -> dict[str, Any]:
+    """The options of a model that are set."""
+    return {name: value for name, value in encoder.items() if name not in ("name", "weights") and value}
+
+
 CHOICES = {
     "data.interpolation": ("bicubic", "bilinear", "nearest"),
     "data.train_interpolation": ("random", "bicubic", "bilinear", "nearest"),
@@ -146,12 +165,15 @@ AT_LEAST_ONE = (
     "train.log_every", "eval.batch_size", "checkpoint.every", "checkpoint.keep",
 )  # fmt: skip
 NOT_NEGATIVE = (
-    "seed", "data.seed", "data.imbalance", "data.workers", "memory.ef_search", "loss.tau", "optim.learning_rate",
+    "seed", "data.seed", "data.imbalance", "data.workers", "memory.ef_search", "memory.keep.per_class",
+    "loss.tau", "optim.learning_rate",
     "optim.min_learning_rate", "optim.base_learning_rate_factor", "optim.text_learning_rate_factor",
     "optim.warmup_epochs",
     "optim.weight_decay", "train.steps", "eval.every", "eval.show",
 )  # fmt: skip
 SHARES = (
+    "memory.keep.classes",
+    "memory.keep.share",
     "data.flip",
     "data.val_share",
     "data.test_share",
@@ -160,7 +182,15 @@ SHARES = (
     "optim.beta1",
     "optim.beta2",
 )
-POSITIVE = ("data.crop", "optim.warmup_power", "optim.epsilon", "optim.clip", "train.epochs")
+POSITIVE = (
+    "data.crop",
+    "memory.keep.classes",
+    "memory.keep.share",
+    "optim.warmup_power",
+    "optim.epsilon",
+    "optim.clip",
+    "train.epochs",
+)
 
 # Fields that may change between two starts of one run: they change no number that it computes.
 FREE = (
@@ -194,7 +224,7 @@ def validate(config: ConfigDict, *, devices: int) -> None:
         "mesh.data",
         f"-1 (all that are left) or at most {devices // config.mesh.fsdp}, for there are {devices} devices",
     )
-    size, update = config.train.batch_size, options(config, "model.base_options").get("batch_norm") == "update"
+    size, update = config.train.batch_size, config.model.base.batch_norm == "update"
     most, near = -(-size // used), max(used, round(size / used) * used)
     _require(
         config.train.accumulate <= most,
@@ -244,20 +274,6 @@ def names(config: Mapping[str, Any], prefix: str = "") -> list[str]:
     result: list[str] = []
     for name, value in config.items():
         result += names(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
-    return result
-
-
-def options(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A field such as "depth=3,batch_norm=update" as arguments: numbers and booleans, else strings."""
-    result: dict[str, Any] = {}
-    for item in filter(None, field(config, name).split(",")):
-        key, equals, value = (part.strip() for part in item.partition("="))
-        if not (equals and key.isidentifier() and value):
-            raise ConfigError(f'config.{name}: {item!r} is not like "depth=3"')
-        try:
-            result[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            result[key] = value
     return result
 
 

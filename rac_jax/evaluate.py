@@ -11,13 +11,16 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, feed, files, metrics, processes, sharding, states, system, workdirs
+from rac_jax import data, metrics, sharding
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
 from rac_jax.metrics import Counts
 from rac_jax.report import gallery, predictions, tables
 from rac_jax.report.predictions import Predictions, Votes
 from rac_jax.report.tensorboard import TensorBoard
+from rac_jax.run import Run
+from rac_jax.runtime import files, processes, workdirs
+from rac_jax.weights import parameters
 
 BRANCHES = ("rac", "base", "retrieval")  # the order of every table
 NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E knows without training
@@ -25,27 +28,27 @@ NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E k
 Accuracy = dict[str, dict[str, float]]  # by branch, by group
 
 
-def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[system.System, Any, Any, int]:
-    """A step (None: the newest) of the run in `workdir`: its parts, parameters, statistics, and which step it is."""
+def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[Run, Any, Any, int]:
+    """A step (None: the newest) of the run in `workdir`: its run, parameters, statistics, and which step it is."""
     workdirs.check(config, workdir)
     with Checkpoints.read(workdir) as checkpoints:
         step = checkpoints.require(step)
-        parts = system.create(config, workdir)
-        _, params, stats = states.split(parts.model)
-        state = checkpoints.restore(step, sharding.state(parts.mesh, {"params": params, "stats": stats}))
-        checkpoints.compare_memory(step, parts.memory_record())
-    return parts, state["params"], state["stats"], step
+        run = Run.from_config(config, workdir)
+        _, params, stats = parameters.split(run.model)
+        state = checkpoints.restore(step, sharding.state(run.mesh, {"params": params, "stats": stats}))
+        checkpoints.compare_memory(step, run.memory_record())
+    return run, state["params"], state["stats"], step
 
 
 def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, split: str) -> Accuracy:
     """Restore a step (None: the newest) of the run in `workdir` and evaluate it."""
-    parts, params, stats, step = restore(config, workdir, step)
+    run, params, stats, step = restore(config, workdir, step)
     with TensorBoard.of(workdir) as board:
-        return evaluate(parts, params, stats, step, split, workdir, board)
+        return evaluate(run, params, stats, step, split, workdir, board)
 
 
 def evaluate(
-    parts: system.System,
+    run: Run,
     params: Any,
     stats: Any,
     step: int,
@@ -54,51 +57,51 @@ def evaluate(
     board: TensorBoard,
 ) -> Accuracy:
     """Evaluate a split: print the table, write `eval/<split>.json` with what it rests on, and draw `report/`."""
-    counts, predicted = answers(parts, params, stats, split)
-    accuracy = accuracies(parts, counts)
+    counts, predicted = answers(run, params, stats, split)
+    accuracy = accuracies(run, counts)
     nearest = {NEAREST: accuracy.pop(NEAREST)} if NEAREST in accuracy else {}
     result = {
         "split": split,
         "step": step,
         "images": len(predicted),
-        "classes": parts.dataset.num_classes,
+        "classes": run.dataset.num_classes,
         "branches": accuracy,
-        **parts.memory_record(),
+        **run.memory_record(),
     }
     cut = ""
-    if parts.retrieval is not None:
-        k, whole = parts.config.memory.k, round(parts.retrieval.whole, 2)
+    if run.retriever is not None:
+        k, whole = run.config.memory.k, round(run.retriever.mean_fitting, 2)
         result["snippets"] = {"k": k, "whole": whole}
         cut = f"T's window holds {whole} of {k} snippets, on average\n" if whole < k else ""
     board.scalars(step, scalars(split, accuracy | nearest))
     if processes.first():
         files.write_json(workdir / "eval" / f"{split}.json", result)
-        files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(parts, counts))
+        files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(run, counts))
         predictions.write(workdir / "eval" / f"{split}_predictions.arrow", predicted)
-        gallery.draw(parts, counts, predicted, split, step, workdir / "report" / split, board)
+        gallery.draw(run, counts, predicted, split, step, workdir / "report" / split, board)
         title = f"{split}: {len(predicted)} images, step {step}, accuracy in %"
         print(f"\n{title}\n{tables.accuracy_table(accuracy | nearest)}\n{cut}")
     return accuracy
 
 
-def count(parts: system.System, params: Any, stats: Any, split: str) -> dict[str, Counts]:
+def count(run: Run, params: Any, stats: Any, split: str) -> dict[str, Counts]:
     """Per-class counts of every branch over a split."""
-    return answers(parts, params, stats, split)[0]
+    return answers(run, params, stats, split)[0]
 
 
-def answers(parts: system.System, params: Any, stats: Any, split: str) -> tuple[dict[str, Counts], Predictions]:
+def answers(run: Run, params: Any, stats: Any, split: str) -> tuple[dict[str, Counts], Predictions]:
     """Per-class counts of every branch over a split, and what it says of each image."""
-    config = parts.config
-    images, size = parts.dataset.split(split), sharding.rows(config.eval.batch_size, parts.mesh.size)
+    config = run.config
+    images, size = run.dataset.split(split), sharding.rows(config.eval.batch_size, run.mesh.size)
     batches = pipeline.eval_batches(images, data.eval_transform(config), batch_size=size, workers=config.data.workers)
-    eval_step = make_eval_step(parts)
+    eval_step = make_eval_step(run)
     total: dict[str, Counts] = {}
     predicted: list[Predictions] = []
     with tqdm(total=len(images), desc=f"eval {split}", unit="img", disable=not processes.first()) as bar:
-        for batch, found in feed.feed(parts, batches, split=split, training=False):
-            row_class = parts.retrieval.row_class if parts.retrieval else None
+        for batch, found in run.feed(batches, split=split, training=False):
+            row_class = run.retriever.row_class if run.retriever else None
             counted, said = jax.device_get(eval_step(params, stats, batch, found, row_class))
-            parts.check()
+            run.check()
             for name, arrays in counted.items():
                 total[name] = total[name] + Counts(*arrays) if name in total else Counts(*arrays)
             predicted.append(_unpadded(said))
@@ -107,9 +110,9 @@ def answers(parts: system.System, params: Any, stats: Any, split: str) -> tuple[
 
 
 @functools.lru_cache(maxsize=1)  # evaluations while training share what the first one compiled
-def make_eval_step(parts: system.System) -> Callable[..., tuple[dict[str, jax.Array], Any]]:
+def make_eval_step(run: Run) -> Callable[..., tuple[dict[str, jax.Array], Any]]:
     """Compiled: parameters, statistics, batch, neighbours, their classes -> [3, C] counts by branch, and answers."""
-    graph, classes = nnx.graphdef(parts.model), parts.dataset.num_classes
+    graph, classes = nnx.graphdef(run.model), run.dataset.num_classes
 
     def eval_step(params: Any, stats: Any, batch: dict[str, jax.Array], found: Any, row_class: Any) -> Any:
         labels, mask = batch["label"], batch["mask"]
@@ -126,7 +129,7 @@ def make_eval_step(parts: system.System) -> Callable[..., tuple[dict[str, jax.Ar
             said |= {name: found[name] for name in ("rows", "similarities")}
         return counts, said
 
-    return jax.jit(eval_step, out_shardings=sharding.replicated(parts.mesh))
+    return jax.jit(eval_step, out_shardings=sharding.replicated(run.mesh))
 
 
 def _votes(probabilities: dict[str, jax.Array], labels: jax.Array) -> dict[str, Any]:
@@ -149,9 +152,9 @@ def _unpadded(said: dict[str, Any]) -> Predictions:
     return Predictions(said["id"], said["label"], votes, said["rows"], said["similarities"])
 
 
-def accuracies(parts: system.System, counts: dict[str, Counts]) -> Accuracy:
+def accuracies(run: Run, counts: dict[str, Counts]) -> Accuracy:
     """What the counts of each branch say of all, many, medium, few, and top-5."""
-    class_counts = parts.dataset.class_counts
+    class_counts = run.dataset.class_counts
     return {branch: metrics.summary(c, class_counts) for branch, c in counts.items()}
 
 
@@ -174,12 +177,12 @@ def share_of_true_class(row_class: jax.Array, rows: jax.Array, labels: jax.Array
     return jnp.mean(classes_of(row_class, rows) == labels[:, None])
 
 
-def _per_class(parts: system.System, counts: dict[str, Counts]) -> dict[str, Any]:
+def _per_class(run: Run, counts: dict[str, Counts]) -> dict[str, Any]:
     """One list a column, a number a class."""
     first = next(iter(counts.values()))
     table: dict[str, Any] = {
-        "class": list(parts.dataset.class_names),
-        "train_images": parts.dataset.class_counts.tolist(),
+        "class": list(run.dataset.class_names),
+        "train_images": run.dataset.class_counts.tolist(),
         "images": first.seen.tolist(),
     }
     for branch, c in counts.items():

@@ -6,8 +6,9 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from rac_jax import commands, compilation, evaluate, host_memory, interruption, processes, train
 from rac_jax import config as configs
+from rac_jax import evaluate, train
+from rac_jax.runtime import commands, compilation, interruption, processes
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py:base.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; default runs/<the config's name>.")
@@ -45,5 +46,4 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("config")
-    host_memory.keep_freed()
     commands.run(main, CONFIG)

@@ -48,7 +48,7 @@ def learning_rate(config: ConfigDict, images: int) -> Callable[[int], float]:
     return lambda step: float(jax.device_get(program(jax.device_put(np.int32(step)))))
 
 
-def create(config: ConfigDict, images: int) -> optax.GradientTransformation:
+def from_config(config: ConfigDict, images: int) -> optax.GradientTransformation:
     """The optimiser of a run over `images` training images."""
     optim = config.optim
     base_rate = optax.masked(optax.scale(optim.base_learning_rate_factor), belongs_to("base"))

@@ -1,10 +1,12 @@
-"""Training: the step, and the loop around it."""
+"""Training: the state, the step, and the loop, from top to bottom."""
 
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,83 +15,105 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import (
-    accumulation,
-    data,
-    evaluate,
-    feed,
-    host_memory,
-    losses,
-    optimizer,
-    processes,
-    sharding,
-    states,
-    system,
-    usage,
-    workdirs,
-)
-from rac_jax.breakdown import Breakdown, line
+from rac_jax import data, evaluate, losses, optimizer, sharding
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
-from rac_jax.in_flight import InFlight
-from rac_jax.interruption import Interrupted, Interruption
-from rac_jax.models.draws import Draws
-from rac_jax.profiling import Profile
+from rac_jax.models.draws import Draws, part_of
 from rac_jax.report.tensorboard import TensorBoard
-from rac_jax.states import State
-
-GIVE_BACK = 100  # steps
-
-TrainStep = Callable[[State, dict[str, jax.Array], Any], tuple[State, dict[str, jax.Array]]]
+from rac_jax.run import Run
+from rac_jax.runtime import monitor, processes, workdirs
+from rac_jax.runtime.interruption import Interrupted, Interruption
+from rac_jax.weights import parameters
 
 
 def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated: bool = True) -> None:
-    """Train to the last step, from the newest checkpoint if there is one, and evaluate unless that is not wanted."""
+    """Train to the last step, starting from the newest checkpoint if there is one, then evaluate."""
     started = time.perf_counter()
     with workdirs.claim(config, workdir):
-        parts = system.create(config, workdir)
-        images = parts.dataset.split("train")
-        total = optimizer.total_steps(config, len(images))
+        run = Run.from_config(config, workdir)
+        images = len(run.dataset.split("train"))
+        tx = optimizer.from_config(config, images)
+        like = abstract_state(run, tx)
+        total = optimizer.total_steps(config, images)
         last = min(config.train.steps or total, total)
-        tx = optimizer.create(config, len(images))
-        like = states.abstract(parts, tx)
-        train_step = jax.jit(
-            make_train_step(config, nnx.graphdef(parts.model), tx, parts.dataset.class_counts, parts.mesh.size),
-            out_shardings=(sharding.places(like), sharding.replicated(parts.mesh)),
-            donate_argnums=0,
-        )
         with Checkpoints.open(workdir, config) as checkpoints, TensorBoard.of(workdir) as board:
-            start = checkpoints.latest() or 0
-            if start:
-                state = checkpoints.restore(start, like)
-                checkpoints.compare_memory(start, parts.memory_record())
+            first = checkpoints.latest() or 0
+            if first:
+                state = checkpoints.restore(first, like)
+                checkpoints.compare_memory(first, run.memory_record())
             else:
-                state = states.create(parts, tx)
-                workdirs.describe(config, board)
-            if start < last:
+                state = initial_state(run, tx)
+                board.config(workdirs.plain(config))
+            if first < last:
                 checkpoints.require_space(like)
-                trace = Profile(workdir / "tensorboard", wanted=profile)
-                state = _loop(parts, state, train_step, (start, last), workdir, checkpoints, board, trace, started)
+                step, progress = compiled_step(run, tx), Progress.start(run, workdir, first, last)
+                with monitor.Trace(workdir / "tensorboard", wanted=profile) as trace, progress.bar:
+                    hooks = (
+                        lambda now: trace.step(now.metrics),
+                        log_hook(progress, step, board, started),
+                        save_hook(progress, checkpoints),
+                        evaluate_hook(progress, board),
+                    )
+                    state = loop(progress, state, step, hooks)
             if evaluated:
-                step = max(start, last)
-                evaluate.evaluate(parts, state.params, state.stats, step, config.eval.split, workdir, board)
+                evaluate.evaluate(run, state.params, state.stats, max(first, last), config.eval.split, workdir, board)
+
+
+# The state.
+
+
+class State(flax.struct.PyTreeNode):
+    """What training changes and a checkpoint keeps."""
+
+    step: Any  # int32
+    params: Any
+    stats: Any  # running statistics of batch norms; empty for models without
+    opt_state: Any
+
+
+def abstract_state(run: Run, tx: optax.GradientTransformation) -> State:
+    """Shapes, types and places of the state, without arrays: what a checkpoint is restored into."""
+    _, params, stats = parameters.split(run.model)
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    return sharding.state(run.mesh, State(step, params, stats, jax.eval_shape(tx.init, params)))
+
+
+def initial_state(run: Run, tx: optax.GradientTransformation) -> State:
+    """The first state: parameters from weights files or drawn, each array created where it is placed."""
+    places = sharding.places(abstract_state(run, tx))
+    params, stats = parameters.place(run.make_model, run.read_weights(), places.params, places.stats)
+    opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(params)
+    return State(sharding.put_array(places.step, np.zeros((), np.int32)), params, stats, opt_state)
+
+
+# The step.
+
+Metrics = dict[str, jax.Array]
+TrainStep = Callable[[State, dict[str, jax.Array], Any], tuple[State, Metrics]]
+
+
+def compiled_step(run: Run, tx: optax.GradientTransformation) -> TrainStep:
+    """The train step of a run, jitted for its mesh. The state is donated."""
+    step = make_train_step(run.config, nnx.graphdef(run.model), tx, run.dataset.class_counts, devices=run.mesh.size)
+    places = sharding.places(abstract_state(run, tx))
+    return jax.jit(step, out_shardings=(places, sharding.replicated(run.mesh)), donate_argnums=0)
 
 
 def make_train_step(
-    config: ConfigDict, graph: Any, tx: optax.GradientTransformation, class_counts: np.ndarray, devices: int = 1
+    config: ConfigDict, graph: Any, tx: optax.GradientTransformation, class_counts: np.ndarray, *, devices: int = 1
 ) -> TrainStep:
-    """One update, as a pure function: no callback, no host transfer.
+    """One update as a pure function: no callback, no host transfer.
 
-    The batch is worked through in config.train.accumulate parts, cut from what each of the devices has of it, and is
-    filled up where they do not divide it.
+    The batch is processed in config.train.accumulate parts, each with some rows of every device. A batch that does not
+    divide evenly is padded with masked rows.
     """
     terms = losses.terms(config.loss.name, class_counts, tau=config.loss.tau, reweight=config.loss.reweight)
     parts, size = config.train.accumulate, config.train.batch_size
-    filled = sharding.rows(size, devices, parts) / size
+    padding = sharding.rows(size, devices, parts) / size
 
     def mean(values: jax.Array, mask: jax.Array) -> jax.Array:
-        """Over the batch without what it was filled up with, as a mean over equal parts."""
-        return (values * mask.astype(jnp.float32) * filled).mean()
+        """Over the real examples of the batch, written as a mean over equal parts."""
+        return (values * mask.astype(jnp.float32) * padding).mean()
 
     def loss_of(params: Any, stats: Any, batch: Any, tokens: Any, draws: Draws) -> tuple[jax.Array, Any]:
         still = optimizer.not_trained(config, params)
@@ -99,19 +123,19 @@ def make_train_step(
         labels, mask = batch["label"], batch["mask"]
         loss = mean(losses.general(logits[model.output], labels, terms, config.loss.smoothing), mask)
         right = {f"accuracy_{branch}": mean(_right(values, labels), mask) for branch, values in logits.items()}
-        return loss, ({"loss": loss, **right}, states.split(model)[2])
+        return loss, ({"loss": loss, **right}, parameters.split(model)[2])
 
     gradient = jax.grad(loss_of, has_aux=True)
 
     def train_step(
         state: State, batch: dict[str, jax.Array], tokens: jax.Array | None
     ) -> tuple[State, dict[str, jax.Array]]:
-        # Draws depend on the seed, the step and the place in the global batch, on no device.
+        # Random numbers depend on the seed, the step and the place in the global batch, not on devices.
         draws = Draws(jax.random.fold_in(jax.random.key(config.seed), state.step), 0, parts, devices)
         if parts == 1:
             grads, (metrics, stats) = gradient(state.params, state.stats, batch, tokens, draws)
         else:
-            grads, (metrics, stats) = accumulation.mean(gradient, state.params, state.stats, batch, tokens, draws)
+            grads, (metrics, stats) = accumulated(gradient, state.params, state.stats, batch, tokens, draws)
         params, opt_state = optimizer.update(tx, grads, state.opt_state, state.params)
         metrics["gradient_norm"] = optax.tree.norm(grads)
         return State(state.step + 1, params, stats, opt_state), metrics
@@ -119,95 +143,186 @@ def make_train_step(
     return train_step
 
 
+def accumulated(
+    gradient: Callable[..., tuple[Any, Any]], params: Any, stats: Any, batch: Any, tokens: Any, draws: Draws
+) -> tuple[Any, Any]:
+    """`gradient` of the whole batch, computed part after part: the mean over equal parts."""
+    rows = {"batch": batch, "tokens": tokens}
+
+    def of(part: jax.Array, stats: Any) -> tuple[Any, Any]:
+        mine = jax.tree.map(lambda x: part_of(x, part, draws.parts, draws.devices), rows)
+        return gradient(params, stats, mine["batch"], mine["tokens"], draws.replace(part=part))
+
+    def add(carry: Any, part: jax.Array) -> tuple[Any, None]:
+        sums, stats = carry
+        grads, (metrics, stats) = of(part, stats)
+        return (jax.tree.map(jnp.add, sums, (grads, metrics)), stats), None
+
+    numbers = jnp.arange(draws.parts, dtype=jnp.int32)
+    shapes, (metric_shapes, _) = jax.eval_shape(of, numbers[0], stats)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes, metric_shapes))
+    (sums, stats), _ = jax.lax.scan(add, (zeros, stats), numbers)
+    grads, metrics = jax.tree.map(lambda total: total / draws.parts, sums)
+    return grads, (metrics, stats)
+
+
 def _right(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return (logits.argmax(axis=-1).astype(jnp.int32) == labels).astype(jnp.float32)
 
 
-def _loop(
-    parts: system.System,
-    state: State,
-    train_step: TrainStep,
-    steps: tuple[int, int],
-    workdir: Path,
-    checkpoints: Checkpoints,
-    board: TensorBoard,
-    profile: Profile,
-    started: float,
-) -> State:
-    config, images = parts.config, parts.dataset.split("train")
-    learning_rate = optimizer.learning_rate(config, len(images))
-    batches = pipeline.train_batches(
-        images,
-        data.train_transform(config),
-        batch_size=config.train.batch_size,
-        seed=config.seed,
-        workers=config.data.workers,
-        start=steps[0],
-        rows=sharding.rows(config.train.batch_size, parts.mesh.size, config.train.accumulate),
-    )
-    breakdown = Breakdown()
-    fed = feed.feed(parts, breakdown.batches(batches), split="train", training=True)
-    in_flight = InFlight(workdir, images, breakdown)
-    logged = steps[0]
-    with Interruption() as interruption, _bar(steps) as bar, profile:
-        for step in range(steps[0] + 1, steps[1] + 1):
-            if step % config.train.log_every == 0:
+# The loop, and what it does between steps.
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What the loop and its hooks share."""
+
+    run: Run
+    first: int  # the step that this start continues from
+    end: int
+    breakdown: monitor.Breakdown
+    in_flight: monitor.InFlight
+    bar: tqdm
+
+    @classmethod
+    def start(cls, run: Run, workdir: Path, first: int, end: int) -> "Progress":
+        breakdown = monitor.Breakdown()
+        in_flight = monitor.InFlight(workdir, run.dataset.split("train").images.references, breakdown)
+        bar = tqdm(initial=first, total=end, desc="train", unit="step", disable=not processes.first())
+        return cls(run, first, end, breakdown, in_flight, bar)
+
+
+@dataclasses.dataclass(frozen=True)
+class AfterStep:
+    """What a hook is called with."""
+
+    step: int
+    last: bool  # of this start: the end of training, or an interruption
+    state: State
+    batch: dict[str, jax.Array]
+    found: Any  # neighbours
+    metrics: Metrics
+
+
+Hook = Callable[[AfterStep], None]
+
+
+def loop(progress: Progress, state: State, step: TrainStep, hooks: Sequence[Hook]) -> State:
+    """Train to the end, calling every hook after each step."""
+    run, breakdown, in_flight = progress.run, progress.breakdown, progress.in_flight
+    fed = run.feed(breakdown.batches(_batches(run, progress.first)), split="train", training=True)
+    with Interruption() as interruption:
+        for number in range(progress.first + 1, progress.end + 1):
+            if number % run.config.train.log_every == 0:
                 in_flight.land_all()
                 breakdown.measure()
             batch, found = next(fed)
             breakdown.mark("retrieve", found)
-            state, metrics = train_step(state, batch, found and found["tokens"])
+            state, metrics = step(state, batch, found and found["tokens"])
             breakdown.mark("train", metrics)
-            in_flight.add(step, batch["id"], metrics)
-            profile.step(metrics)
-            parts.check()
-            bar.update()
-            if step == steps[0] + 1:
-                _report_start(bar, board, step, metrics, started)
-                work = usage.step_flops(parts, train_step, state, batch, found)
-            if step == steps[0] + 1 or step % GIVE_BACK == 0:
-                in_flight.land_all()  # or what is under way would be kept
-                host_memory.give_back()
-            last = step == steps[1] or interruption.reached(step)
-            if last or step % config.train.log_every == 0:
-                values = in_flight.take_means() | breakdown.record(step - logged)
-                parts.check()
-                values["images_per_second"] = config.train.batch_size / (1e-3 * values["step_ms"])
-                values["learning_rate"] = learning_rate(step - 1)
-                values |= _retrieval_scalars(parts, batch, found) | usage.peak_memory()
-                values |= usage.arithmetic(work, 1e-3 * values["step_ms"], list(parts.mesh.devices.flat))
-                board.scalars(step, {f"train/{name}": value for name, value in values.items()})
-                bar.set_postfix_str(f"loss {values['loss']:.3f}, ms: {line(values)}", refresh=False)
-                logged = step
-            if last or step % config.checkpoint.every == 0:
-                in_flight.land_all()
-                parts.check()  # never save a step whose loss or lookup failed
-                checkpoints.save(step, state, parts.memory_record())
-            if last and step < steps[1]:
-                checkpoints.wait()
+            in_flight.add(number, batch["id"], metrics)
+            run.check()
+            progress.bar.update()
+            last = number == progress.end or interruption.reached(number)
+            now = AfterStep(number, last, state, batch, found, metrics)
+            for hook in hooks:
+                hook(now)
+            if last and number < progress.end:
                 raise Interrupted
-            if config.eval.every and step % config.eval.every == 0 and step < steps[1]:
-                counts = evaluate.count(parts, state.params, state.stats, "val")
-                board.scalars(step, evaluate.scalars("val", evaluate.accuracies(parts, counts)))
     return state
 
 
-def _retrieval_scalars(parts: system.System, batch: dict[str, jax.Array], found: Any) -> dict[str, float]:
-    """How long a lookup on the host takes, and which share of the retrieved texts names the true class."""
-    if parts.retrieval is None:
+def _batches(run: Run, first: int) -> Iterator[pipeline.Batch]:
+    config = run.config
+    return pipeline.train_batches(
+        run.dataset.split("train"),
+        data.train_transform(config),
+        batch_size=config.train.batch_size,
+        seed=config.seed,
+        workers=config.data.workers,
+        start=first,
+        rows=sharding.rows(config.train.batch_size, run.mesh.size, config.train.accumulate),
+    )
+
+
+def log_hook(progress: Progress, step: TrainStep, board: TensorBoard, started: float) -> Hook:
+    """Write means of the metrics, times, memory and FLOPs to TensorBoard every config.train.log_every steps."""
+    run, config = progress.run, progress.run.config
+    learning_rate = optimizer.learning_rate(config, len(run.dataset.split("train")))
+    logged, work = progress.first, 0.0
+
+    def log(now: AfterStep) -> None:
+        nonlocal logged, work
+        if now.step == progress.first + 1:
+            jax.block_until_ready(now.metrics)
+            seconds = time.perf_counter() - started
+            board.scalars(now.step, {"start/seconds_to_first_step": seconds})
+            progress.bar.set_postfix_str(f"first step after {seconds:.1f} s")
+            work = step_flops(run, step, now)
+        if not (now.last or now.step % config.train.log_every == 0):
+            return
+        values = progress.in_flight.take_means() | progress.breakdown.record(now.step - logged)
+        run.check()
+        values["images_per_second"] = config.train.batch_size / (1e-3 * values["step_ms"])
+        values["learning_rate"] = learning_rate(now.step - 1)
+        values |= retrieval_scalars(run, now.batch, now.found) | monitor.peak_memory()
+        values |= monitor.arithmetic(work, 1e-3 * values["step_ms"], list(run.mesh.devices.flat))
+        board.scalars(now.step, {f"train/{name}": value for name, value in values.items()})
+        progress.bar.set_postfix_str(f"loss {values['loss']:.3f}, ms: {monitor.line(values)}", refresh=False)
+        logged = now.step
+
+    return log
+
+
+def save_hook(progress: Progress, checkpoints: Checkpoints) -> Hook:
+    """Save every config.checkpoint.every steps and at the end of this start."""
+    run = progress.run
+
+    def save(now: AfterStep) -> None:
+        if now.last or now.step % run.config.checkpoint.every == 0:
+            progress.in_flight.land_all()
+            run.check()  # never save a step whose loss or lookup failed
+            checkpoints.save(now.step, now.state, run.memory_record())
+        if now.last and now.step < progress.end:
+            checkpoints.wait()  # the process is about to exit
+
+    return save
+
+
+def evaluate_hook(progress: Progress, board: TensorBoard) -> Hook:
+    """Evaluate the validation split every config.eval.every steps. The time is not charged to the steps."""
+    run, every = progress.run, progress.run.config.eval.every
+
+    def evaluate_val(now: AfterStep) -> None:
+        if not every or now.step % every or now.last:
+            return
+        progress.in_flight.land_all()
+        begun = time.perf_counter()
+        counts = evaluate.count(run, now.state.params, now.state.stats, "val")
+        board.scalars(now.step, evaluate.scalars("val", evaluate.accuracies(run, counts)))
+        progress.breakdown.pause(time.perf_counter() - begun)
+
+    return evaluate_val
+
+
+def step_flops(run: Run, step: Any, now: AfterStep) -> float:
+    """FLOPs of one step over all devices, E included."""
+    on_each = monitor.flops(step, now.state, now.batch, now.found and now.found["tokens"])
+    on_each *= run.config.train.accumulate  # XLA counts the body of a loop once
+    retriever, lookup = run.retriever, run.config.memory.lookup
+    if retriever is not None and lookup == "callback":
+        # The ids stand in for the own rows, which have the same shape and place.
+        on_each += monitor.flops(retriever.program, retriever.encoder.parameters, now.batch["image"], now.batch["id"])
+    elif retriever is not None and lookup == "pipelined":
+        on_each += monitor.flops(retriever.keys_program, retriever.encoder.parameters, now.batch["image"])
+    return on_each * run.mesh.size
+
+
+def retrieval_scalars(run: Run, batch: dict[str, jax.Array], found: Any) -> dict[str, float]:
+    """How long a lookup on the host takes, and the share of the neighbours that are of the true class."""
+    if run.retriever is None:
         return {}
-    share = evaluate.share_of_true_class(parts.retrieval.row_class, found["rows"], batch["label"])
-    milliseconds = parts.retrieval.lookup.take_milliseconds()
-    asked = {"lookup_ms": milliseconds} if milliseconds else {}  # none where neighbours are cached or on the devices
+    share = evaluate.share_of_true_class(run.retriever.row_class, found["rows"], batch["label"])
+    milliseconds = run.retriever.lookup.take_milliseconds()
+    asked = {"lookup_ms": milliseconds} if milliseconds else {}  # absent where neighbours are cached or on the devices
     return asked | {"neighbours_of_true_class": float(jax.device_get(share))}
-
-
-def _bar(steps: tuple[int, int]) -> tqdm:
-    return tqdm(initial=steps[0], total=steps[1], desc="train", unit="step", disable=not processes.first())
-
-
-def _report_start(bar: tqdm, board: TensorBoard, step: int, metrics: dict[str, jax.Array], started: float) -> None:
-    jax.block_until_ready(metrics)
-    seconds = time.perf_counter() - started
-    board.scalars(step, {"start/seconds_to_first_step": seconds})
-    bar.set_postfix_str(f"first step after {seconds:.1f} s", refresh=True)

@@ -43,7 +43,7 @@ def test_impossible_values_name_the_field_and_what_would_work(name, value, messa
 
 def test_statistics_are_of_whole_batches_without_filling():
     config = configs.default()
-    config.model.base_options, config.train.batch_size = "batch_norm=update", 100
+    config.model.base.batch_norm, config.train.batch_size = "update", 100
     with pytest.raises(ConfigError, match=r"config\.train\.batch_size is 100; .* multiple of the 8 devices, as 96 is"):
         validate(config, devices=8)
     config.train.batch_size, config.train.accumulate = 96, 2
@@ -60,14 +60,11 @@ def test_no_pipeline_without_a_search_on_the_host():
     validate(config, devices=1)
 
 
-def test_options_become_arguments():
+def test_only_options_that_are_set_become_arguments():
     config = configs.default()
-    config.model.base_options = "depth=3, remat=True,batch_norm=update,rate=0.5"
-    found = options(config, "model.base_options")
-    assert found == {"depth": 3, "remat": True, "batch_norm": "update", "rate": 0.5}
-    config.model.base_options = "depth"
-    with pytest.raises(ConfigError, match=r"config\.model\.base_options: 'depth'"):
-        options(config, "model.base_options")
+    config.model.base.update(depth=3, remat=True, batch_norm="update", epsilon=0.5)
+    assert options(config.model.base) == {"depth": 3, "remat": True, "batch_norm": "update", "epsilon": 0.5}
+    assert options(config.model.text) == {}
 
 
 def test_difference_by_dotted_name():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rac_jax import config as configs
-from rac_jax import train
+from rac_jax import data, train
 from rac_jax.data import dataset
 from tests import tiny
 
@@ -32,9 +32,9 @@ def images_of(name: str, classes: int = 6) -> dataset.Dataset:
 def shrink(config):
     """The same recipe with fewer layers, smaller images and no published weights."""
     for role in ("base", "encoder"):
-        config.model[role] = "vit_ti16"  # convolutional networks cannot be made small, and take long to compile
-        config.model[f"{role}_options"], config.model[f"{role}_weights"] = tiny.TINY_VIT, ""
-    config.model.text_options, config.model.text_weights = tiny.TINY_TEXT, ""
+        # convolutional networks cannot be made small, and take long to compile
+        config.model[role].update(name="vit_ti16", weights="", **tiny.TINY_VIT)
+    config.model.text.update(weights="", **tiny.TINY_TEXT)
     config.data.image_size, config.data.workers = 32, 0
     config.memory.k = 5
     config.train.batch_size = config.eval.batch_size = 16
@@ -47,7 +47,7 @@ def test_config_trains(name, tmp_path, monkeypatch):
     config = shrink(importlib.import_module(f"configs.{name}").get_config())
     configs.validate(config, devices=jax.device_count())
     if config.data.name != "digits":
-        monkeypatch.setattr(train.system.data, "create", lambda config: images_of(config.data.name))
+        monkeypatch.setattr(data, "load", lambda config: images_of(config.data.name))
     train.train(config, tmp_path)
     result = json.loads((tmp_path / "eval" / f"{config.eval.split}.json").read_text())
     assert result["step"] == 2 and list(result["branches"]) == ["rac", "base", "retrieval"]

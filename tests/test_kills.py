@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from rac_jax.checkpoints import Checkpoints
-from rac_jax.interruption import REQUEUE
+from rac_jax.runtime.interruption import REQUEUE
 from tests import tiny
 from tests.test_train import assert_same, saved_state
 

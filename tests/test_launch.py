@@ -14,7 +14,7 @@ import yaml
 
 from configs import inat, places
 from rac_jax import config as configs
-from rac_jax import interruption
+from rac_jax.runtime import interruption
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]

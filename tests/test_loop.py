@@ -15,9 +15,10 @@ import pytest
 from jax._src.array import ArrayImpl
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rac_jax import breakdown, compilation, train, usage
 from rac_jax import config as configs
+from rac_jax import train
 from rac_jax.checkpoints import Checkpoints
+from rac_jax.runtime import compilation, monitor
 from tests import tiny
 from tests.test_train import events
 
@@ -64,7 +65,7 @@ class Watched:
 
 
 def watch(c, workdir, **options):
-    original, save, read = train._loop, Checkpoints.save, ArrayImpl._value.fget
+    original, save, read = train.loop, Checkpoints.save, ArrayImpl._value.fget
     names, at_save, reads, here = [], [], [0], threading.current_thread()
     with pytest.MonkeyPatch.context() as patch:
 
@@ -85,7 +86,7 @@ def watch(c, workdir, **options):
             logging.getLogger("jax._src.dispatch").debug("Finished XLA compilation of SAVED")
             reads[0] = 0
 
-        patch.setattr(train, "_loop", guarded)
+        patch.setattr(train, "loop", guarded)
         patch.setattr(Checkpoints, "save", saved)
         patch.setattr(ArrayImpl, "_value", property(counted))
         train.train(c, workdir, **options)
@@ -175,15 +176,15 @@ def test_where_compiled_programs_are_kept(tmp_path, monkeypatch):
 
 def test_flops_are_counted_over_all_devices_and_compared_to_a_known_peak():
     product = jax.jit(lambda a, b: a @ b)
-    assert usage.flops(product, jnp.zeros((4, 8)), jnp.zeros((8, 16))) == 2 * 4 * 8 * 16
+    assert monitor.flops(product, jnp.zeros((4, 8)), jnp.zeros((8, 16))) == 2 * 4 * 8 * 16
 
     class Device:
         device_kind = "NVIDIA A100-SXM4-80GB"
 
-    found = usage.arithmetic(312e12, 2.0, [Device(), Device()])
+    found = monitor.arithmetic(312e12, 2.0, [Device(), Device()])
     assert found == {"tflops_a_step": 312, "tflops_per_second": 156, "model_flops_utilisation": 0.25}
-    assert "model_flops_utilisation" not in usage.arithmetic(1.0, 1.0, jax.devices())  # a CPU
-    assert usage.arithmetic(0.0, 1.0, [Device()]) == {}  # no count, no claim
+    assert "model_flops_utilisation" not in monitor.arithmetic(1.0, 1.0, jax.devices())  # a CPU
+    assert monitor.arithmetic(0.0, 1.0, [Device()]) == {}  # no count, no claim
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_flops_are_counted_over_all_devices_and_compared_to_a_known_peak():
     ],
 )
 def test_the_peak_of_a_device_by_its_name(kind, peak):
-    assert usage.peak_flops([types.SimpleNamespace(device_kind=kind)]) == peak
+    assert monitor.peak_flops([types.SimpleNamespace(device_kind=kind)]) == peak
 
 
 def test_a_step_is_counted_on_all_devices_and_nothing_is_compiled_for_it():
@@ -210,10 +211,10 @@ def test_a_step_is_counted_on_all_devices_and_nothing_is_compiled_for_it():
     product = jax.jit(lambda a, b: a @ b)
     product(rows, weights)
     with compiler_log() as (compiled, _):
-        assert 8 * usage.flops(product, rows, weights) == 2 * 16 * 64 * 32
+        assert 8 * monitor.flops(product, rows, weights) == 2 * 16 * 64 * 32
     assert not compiled
 
 
 def test_the_line_under_the_bar():
     values = {"data_ms": 0.4, "train_ms": 80.2, "retrieve_ms": 12.0, "host_ms": 1.0, "devices_ms": 3.0, "loss": 1.0}
-    assert breakdown.line(values) == "data 0 retrieve 12 train 80 host 1"
+    assert monitor.line(values) == "data 0 retrieve 12 train 80 host 1"

@@ -58,8 +58,9 @@ def test_train_and_then_evaluate_another_split_and_start_anew_with_what_was_comp
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.0")
     monkeypatch.setenv("JAX_DEBUG_LOG_MODULES", "jax._src.compiler")
     tiny = [
-        "--config=configs/demo.py:base", f"--workdir={tmp_path}/run", "--config.model.base=vit_ti16",
-        "--config.model.base_weights=", "--config.model.base_options=width=32,depth=1,heads=2",
+        "--config=configs/demo.py:base", f"--workdir={tmp_path}/run", "--config.model.base.name=vit_ti16",
+        "--config.model.base.weights=", "--config.model.base.width=32", "--config.model.base.depth=1",
+        "--config.model.base.heads=2",
         "--config.data.image_size=32", "--config.train.steps=3",
     ]  # fmt: skip
     found = "Persistent compilation cache hit for 'jit_train_step'"

@@ -60,7 +60,7 @@ def test_one_step_of_adamw_decay_clipping_and_the_rates_of_b_and_t():
     config.optim.update(dict(learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0, clip=1.0))
     config.optim.base_learning_rate_factor, config.optim.text_learning_rate_factor = 2.0, 3.0
     config.train.epochs = 1000.0
-    tx = optimizer.create(config, 200)
+    tx = optimizer.from_config(config, 200)
     start = params()
     new, _ = optimizer.update(tx, start, tx.init(start), start)  # a gradient of ones everywhere
     # Adam's first step is the sign of the gradient, whatever the clipping; decay adds 0.5 · 1.
@@ -74,7 +74,7 @@ def test_one_step_of_adamw_decay_clipping_and_the_rates_of_b_and_t():
 def test_many_steps_are_those_of_optax_with_fewer_arrays():
     config = configs.default()
     config.optim.update(dict(learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0, clip=1e9))
-    tx, rate = optimizer.create(config, 200), optimizer.schedule(config, 200)
+    tx, rate = optimizer.from_config(config, 200), optimizer.schedule(config, 200)
     plain = optax.adamw(rate, 0.9, 0.999, 1e-8, weight_decay=0.5, mask=optimizer.decayed)
     ours = theirs = params()
     our_state, their_state = tx.init(ours), plain.init(theirs)
@@ -95,7 +95,7 @@ def test_what_is_frozen_stays_as_it_is_without_decay_and_the_rest_moves():
     mask = optimizer.not_trained(config, params())
     assert mask["base"] == {"class_token": True, "position_embedding": False, "block": {"kernel": True, "bias": False}}
     assert not any(jax.tree.leaves((mask["text"], mask["text_head"])))
-    tx, start = optimizer.create(config, 200), params()
+    tx, start = optimizer.from_config(config, 200), params()
     new, _ = optimizer.update(tx, start, tx.init(start), start)
     assert (new["base"]["block"]["kernel"] == 1).all() and (new["base"]["class_token"] == 1).all()
     assert (new["base"]["block"]["bias"] < 1).all() and (new["text"]["kernel"] < 1).all()
@@ -123,7 +123,7 @@ def test_clipping_by_the_global_norm():
     config = configs.default()
     config.optim.update(dict(epsilon=1e6, weight_decay=0.0, learning_rate=1e6, warmup_epochs=0.0))
     start = {"base": {"a": jnp.zeros(1), "b": jnp.zeros(1)}}
-    tx = optimizer.create(config, 200)
+    tx = optimizer.from_config(config, 200)
     grads = {"base": {"a": jnp.array([30.0]), "b": jnp.array([40.0])}}
     new, _ = optimizer.update(tx, grads, tx.init(start), start)
     # With a huge epsilon Adam's step is the gradient itself: 3-4-5 scaled to norm 1.

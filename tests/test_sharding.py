@@ -6,8 +6,9 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from rac_jax import config as configs
-from rac_jax import models, optimizer, sharding, states, train
+from rac_jax import models, optimizer, sharding, train
 from rac_jax.models.rac import RAC
+from rac_jax.weights import parameters
 
 
 def mesh(data=-1, fsdp=1):
@@ -78,10 +79,10 @@ def one_step(classes, devices):
     narrow = {"width": 120, "heads": 2, "mlp_width": 120, "depth": 1, "rngs": rngs}
     base = models.create("vit_b16", image_size=16, **narrow)
     text = models.create("clip_text", projection=120, vocab_size=100, **narrow)
-    graph, params, stats = states.split(RAC(base, text, num_classes=classes, rngs=rngs))
-    tx = optimizer.create(config, images=1000)
+    graph, params, stats = parameters.split(RAC(base, text, num_classes=classes, rngs=rngs))
+    tx = optimizer.from_config(config, images=1000)
     mesh = sharding.make_mesh(config)
-    state = states.State(jnp.int32(0), params, stats, tx.init(params))
+    state = train.State(jnp.int32(0), params, stats, tx.init(params))
     state = jax.device_put(state, sharding.places(sharding.state(mesh, state)))
     random, rows = np.random.default_rng(0), np.arange(sharding.rows(7, devices))
     images, tokens = random.integers(0, 256, (7, 16, 16, 3), np.uint8), random.integers(1, 99, (7, 77), np.int32)

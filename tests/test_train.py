@@ -15,9 +15,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rac_jax import evaluate, train
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.config import ConfigError
-from rac_jax.memory.lookup import LookupFailed
 from rac_jax.memory.store import BadMemory
 from rac_jax.memory.store import read as read_memory
+from rac_jax.retrieval.lookup import LookupFailed
+from rac_jax.run import Run
 from tests import tiny
 from tests.memory.conftest import add
 
@@ -86,12 +87,12 @@ def test_a_checkpoint_of_eight_devices_evaluates_on_one_with_the_same_table(eigh
 
 
 def test_fsdp_splits_parameters_and_optimiser_state(tmp_path):
-    from rac_jax import optimizer, states, system
+    from rac_jax import optimizer
 
     config = tiny.config(devices=2)
     config.mesh.fsdp = 4
-    parts = system.create(config, tmp_path)
-    state = states.create(parts, optimizer.create(config, 466))
+    parts = Run.from_config(config, tmp_path)
+    state = train.initial_state(parts, optimizer.from_config(config, 466))
     embedding = state.params["text"]["token_embedding"]
     assert embedding.addressable_shards[0].data.shape == (49408 // 4, 32)
     moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.shape == embedding.shape]
@@ -207,7 +208,7 @@ def test_a_folder_of_a_run_with_other_settings_is_refused(whole):
 def test_a_memory_of_another_encoder_is_refused(whole, tmp_path):
     config = tiny.config(devices=1)
     config.memory.dir = str(whole[2] / "memory")
-    config.model.encoder_weights = ""
+    config.model.encoder.weights = ""
     with pytest.raises(BadMemory, match=r"encoder\.weights: '[0-9a-f]{64}' there, 'random' wanted"):
         train.train(config, tmp_path)
 

@@ -5,8 +5,8 @@ from ml_collections import ConfigDict
 from configs import demo
 from rac_jax.config import difference
 
-TINY_VIT = "width=32,depth=2,heads=2,patch=8"
-TINY_TEXT = "width=32,depth=1,heads=2,projection=32"
+TINY_VIT = {"width": 32, "depth": 2, "heads": 2, "patch": 8}
+TINY_TEXT = {"width": 32, "depth": 1, "heads": 2, "projection": 32}
 
 
 def config(variant: str = "", devices: int = 8) -> ConfigDict:
@@ -15,10 +15,8 @@ def config(variant: str = "", devices: int = 8) -> ConfigDict:
     E stays the real one: keys of random weights are all alike, and rounding would decide their order.
     """
     c = demo.get_config(variant)
-    c.model.base = "vit_ti16"
-    c.model.base_weights = ""
-    c.model.base_options = TINY_VIT
-    c.model.text_options = TINY_TEXT
+    c.model.base.update(name="vit_ti16", weights="", **TINY_VIT)
+    c.model.text.update(TINY_TEXT)
     c.model.drop_path = 0.3
     c.data.image_size = 32
     c.data.randaugment_layers = 2

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from absl import flags
 
-import rac_jax.commands  # noqa: F401  # sets what jax reads from the environment
+import rac_jax.runtime.commands  # noqa: F401  # sets what jax reads from the environment
 from rac_jax.bench import beside_torch, data, memory, step
 
 BENCHMARKS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rac_jax import host_memory, models, states
+from rac_jax import models
 from rac_jax.bench.race import median, race, ratio
+from rac_jax.weights import parameters
 
 BATCH = 8
 END = 49407  # CLIP's end token
@@ -62,7 +63,7 @@ def print_table(rounds: int) -> None:
 def _process(side: str, model: str) -> Iterator[Callable[[int], None]]:
     """A process that has this model ready; calling it does one of its WORKS, by number, and waits."""
     # Ours begins as our commands do: the heap is told before anything is imported that starts threads.
-    first = "import rac_jax.commands; " if side == "ours" else ""
+    first = "import rac_jax.runtime.commands; " if side == "ours" else ""
     program = f"{first}from rac_jax.bench import beside_torch; beside_torch.serve({side!r}, {model!r})"
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
@@ -82,7 +83,6 @@ def serve(side: str, model: str) -> None:
     size = 64 if model == "efficientnet_lite0" else 224
     inputs = _tokens() if model == "clip_text" else _images(size, 4 * BATCH if size == 64 else BATCH)
     if side == "ours":
-        host_memory.keep_freed()
         ours = models.create(model) if model == "clip_text" else models.create(model, image_size=size)
         works = _ours(ours, inputs)
     else:
@@ -105,7 +105,7 @@ def _tokens() -> np.ndarray:
 
 def _ours(model: Any, inputs: np.ndarray) -> tuple[Work, Work]:
     """Forward; and the gradient of the features' mean square, to all parameters."""
-    graph, params, stats = states.split(model)
+    graph, params, stats = parameters.split(model)
     x = jnp.asarray(inputs)
 
     def forward(params: Any, x: jax.Array) -> jax.Array:

@@ -7,56 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
-from ml_collections import ConfigDict
 
-from rac_jax import system
-from rac_jax.memory import columns, edit, index, retrieve, store
-from rac_jax.memory.lookup import Lookup
-from rac_jax.memory.snippets import Snippets
-from rac_jax.models import tokenizers
+from rac_jax.memory import columns, edit, store
+from rac_jax.retrieval import callback, tokenizers
+from rac_jax.retrieval.encoder import Encoder
+from rac_jax.retrieval.lookup import Lookup
+from rac_jax.retrieval.retriever import Retriever
+from rac_jax.retrieval.snippets import Snippets
 
-MEAN, POWER = 0.3, 1.4  # the squared length of the mean; how fast the variance falls
-MOVED = 0.6  # how far: the share of the deviation that is drawn anew
 TEXTS = 365
-
-
-def keys(rows: int, width: int, seed: int = 0) -> np.ndarray:
-    """Unit vectors [rows, width] float32, among which a search of a graph goes as it does among real ones.
-
-    They lie around a common mean, and their variance falls as a power of the dimension. With this power HNSW compares
-    a query with about as many keys (515, 994 and 1,684 among 678, 2,712 and 10,847) as among EfficientNet-Lite0's of
-    CIFAR-100-LT (619, 1,158 and 1,675). Clusters that lie apart would not do: a search never leaves its own.
-    """
-    random = np.random.default_rng([seed, rows])
-    spread = np.arange(1, width + 1, dtype=np.float32) ** (-POWER / 2)
-    spread *= ((1 - MEAN) / np.square(spread).sum()) ** 0.5
-    result = np.empty((rows, width), np.float32)
-    for start in range(0, rows, 2**16):
-        part = result[start : start + 2**16]
-        part[:] = random.standard_normal(part.shape, np.float32) * spread
-    result[:, 0] += MEAN**0.5
-    return index.unit(result)
-
-
-def like(keys: np.ndarray, rows: int, seed: int = 0) -> np.ndarray:
-    """Keys [rows, D] float32 as if of more such images: keys [N, D], each moved, with the same mean and covariance.
-
-    They lie among them, so that a search for a real key meets them; those of `keys` would be a cluster apart. Moved so
-    far, they cost what real ones do: with EfficientNet-Lite0's of CIFAR-100-LT and efSearch 200, HNSW makes 539
-    comparisons a query among 530 keys, 2,028 among 9,020, and 2,070 among those 530 and 8,480 made ones.
-    """
-    random = np.random.default_rng([seed, rows])
-    some = np.asarray(keys[np.sort(random.permutation(len(keys))[: 2**14])], np.float32)
-    mean = some.mean(axis=0)
-    away = some - mean
-    spread = np.linalg.qr(away / np.float32(len(some) ** 0.5), mode="r")
-    stays = np.float32((1 - MOVED**2) ** 0.5)
-    result = np.empty((rows, keys.shape[1]), np.float32)
-    for start in range(0, rows, 2**14):
-        part = result[start : start + 2**14]
-        moved = random.standard_normal((len(part), len(spread)), np.float32) @ spread
-        part[:] = mean + stays * away[random.integers(len(some), size=len(part))] + np.float32(MOVED) * moved
-    return result
 
 
 def snippets() -> Snippets:
@@ -77,21 +36,20 @@ def memory(folder: Path, keys: np.ndarray, kind: str) -> store.Memory:
     return store.read(folder)
 
 
-def parts(config: ConfigDict, mesh: Any, lookup: Lookup) -> system.System:
-    """What `feed` needs of a run: the lookup, and no E before it."""
-    retrieval = system.Retrieval(
-        parameters={},
+def retriever(lookup: Lookup, mesh: Any) -> Retriever:
+    """What `feed` needs: the lookup, with the identity in E's place."""
+    nothing: Any = None
+    return Retriever(
+        encoder=Encoder(same, {}, nothing, 0),
         lookup=lookup,
-        program=retrieve.create(same, lookup, mesh),
-        encode=retrieve.create_keys(same, mesh),
+        program=callback.through_host(same, lookup, mesh),
+        keys_program=callback.keys_only(same, mesh),
         recipe={},
         cache=Path(),
-        whole=0.0,
+        mean_fitting=0.0,
         train_fingerprint="",
         row_class=jnp.zeros(0, jnp.int32),
     )
-    nothing: Any = None
-    return system.System(config, mesh, nothing, retrieval, nothing, nothing)
 
 
 def same(_: Any, queries: jax.Array) -> jax.Array:

@@ -25,13 +25,16 @@ import pyarrow as pa
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
-from rac_jax import data, feed, sharding, system
+from rac_jax import data, sharding
 from rac_jax.bench import made
 from rac_jax.bench.race import median, race, ratio
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
-from rac_jax.memory import build, columns, edit, index, manifest, retrieve, sources, store
-from rac_jax.memory.lookup import KEEP_ALL, Lookup
+from rac_jax.memory import build, columns, edit, index, manifest, sources, store
+from rac_jax.memory import made as made_keys
+from rac_jax.retrieval import callback, feed
+from rac_jax.retrieval import encoder as encoders
+from rac_jax.retrieval.lookup import KEEP_ALL, Lookup
 
 PARTS = ("lookups", "recall", "build", "opening", "growth")  # the last takes minutes: it indexes a million keys
 K, BATCH = 30, 200
@@ -85,17 +88,17 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def print_lookups(sizes: Sizes, folder: Path) -> None:
     """Through the callback, a step ahead, on the device; and the assembly of tokens."""
-    keys = made.keys(sizes.rows, sizes.width)
+    keys = made_keys.keys(sizes.rows, sizes.width)
     memories = {kind: made.memory(folder / kind, keys, kind) for kind in ("hnsw", "flat")}
-    queries = made.keys(BATCH, sizes.width, seed=1)
+    queries = made_keys.keys(BATCH, sizes.width, seed=1)
     config, snippets = _settings(), made.snippets()
     mesh = sharding.make_mesh(config)
     graph, flat = (Lookup(memory, snippets, K, index.ef_search(config), "id") for memory in memories.values())
     own = np.full(BATCH, KEEP_ALL, np.int32)
     placed = sharding.put_batch(mesh, {"image": queries, "own": own})
     asked = placed["image"], placed["own"]
-    through = retrieve.create(made.same, graph, mesh)
-    on_device = {dtype: retrieve.create_on_device(made.same, flat, mesh, dtype) for dtype in ("float32", "bfloat16")}
+    through = callback.through_host(made.same, graph, mesh)
+    on_device = {dtype: callback.on_device(made.same, flat, mesh, dtype) for dtype in ("float32", "bfloat16")}
     contenders: dict[str, Callable[[], Any]] = {
         "hnsw, FAISS alone": lambda: _faiss_alone(graph, queries),
         "hnsw, through the callback": lambda: jax.block_until_ready(through({}, *asked)),
@@ -126,7 +129,8 @@ def print_lookups(sizes: Sizes, folder: Path) -> None:
 
 def print_pipelined(sizes: Sizes, graph: Lookup, mesh: Any, config: ConfigDict, queries: np.ndarray) -> None:
     """How much of a lookup a step hides that leaves the host's cores free, as on an accelerator: here it waits."""
-    parts = made.parts(config, mesh, graph)
+    retriever = made.retriever(graph, mesh)
+    nothing: Any = None  # no split is cached
     own = np.full(BATCH, KEEP_ALL, np.int32)
     search = median(race({"search": lambda: graph.search(queries, own)}, sizes.rounds, "search")["search"])
     step = jax.jit(_waiting(1.2 * search))
@@ -134,7 +138,7 @@ def print_pipelined(sizes: Sizes, graph: Lookup, mesh: Any, config: ConfigDict, 
 
     def run(lookup: str) -> None:
         config.memory.lookup = lookup
-        for batch, found in feed.feed(parts, batches, split="train", training=False):
+        for batch, found in feed.feed(config, retriever, mesh, nothing, batches, split="train", training=False):
             jax.block_until_ready(step(found["tokens"]))
             del batch
 
@@ -177,16 +181,16 @@ def print_build(sizes: Sizes, dataset: Dataset, folder: Path) -> None:
     split = dataset.split("train").select(np.arange(sizes.built) % len(dataset.split("train")))
     dataset = dataclasses.replace(dataset, splits={**dataset.splits, "train": split})
     mesh = sharding.make_mesh(config)
-    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    encoder = encoders.load(config, mesh)
     recipe = build.make_recipe(config, encoder)
     batches = list(_batches(config, dataset, "train"))
-    compiled = jax.jit(encode, out_shardings=sharding.replicated(mesh))
+    compiled = jax.jit(encoder.encode, out_shardings=sharding.replicated(mesh))
     placed = [sharding.put_batch(mesh, {"image": batch["image"]})["image"] for batch in batches]
-    keys = np.concatenate([np.asarray(compiled(parameters, images)) for images in placed])[: len(split)]
+    keys = np.concatenate([np.asarray(compiled(encoder.parameters, images)) for images in placed])[: len(split)]
 
     def necessary() -> None:
         for images in placed:
-            jax.block_until_ready(compiled(parameters, images))
+            jax.block_until_ready(compiled(encoder.parameters, images))
         graph = faiss.IndexHNSWFlat(keys.shape[1], config.memory.hnsw_m, faiss.METRIC_INNER_PRODUCT)
         graph.hnsw.efConstruction = config.memory.ef_construction
         graph.add(index.unit(keys))
@@ -194,7 +198,7 @@ def print_build(sizes: Sizes, dataset: Dataset, folder: Path) -> None:
     def whole() -> None:
         shutil.rmtree(folder / "built", ignore_errors=True)
         content = sources.of_split(dataset, "train")
-        build.add(config, recipe, "train", content, encode, parameters, folder=folder / "built", mesh=mesh)
+        build.add(config, recipe, "train", content, encoder, folder=folder / "built", mesh=mesh)
 
     times = race({"forward and insert": necessary, "build": whole}, 2, "build")
     seconds, against = median(times["build"]), ratio(times, "build", "forward and insert")
@@ -208,11 +212,11 @@ def print_growth(sizes: Sizes, folder: Path) -> None:
     """What 16 times as many keys cost, in time and bytes."""
     width, few = 128, sizes.grown // 16
     spec = {"kind": "hnsw_sq", "metric": "cosine", "m": 32, "ef_construction": 40}
-    queries = made.keys(BATCH, width, seed=1)
+    queries = made_keys.keys(BATCH, width, seed=1)
     contenders: dict[str, Callable[[], Any]] = {}
     print(f"\n{few:,} and {sizes.grown:,} made keys × {width}, {BATCH} queries, k = {K} + 1")
     for rows in (few, sizes.grown):
-        keys = made.keys(rows, width).astype(np.float16)
+        keys = made_keys.keys(rows, width).astype(np.float16)
         started = time.perf_counter()
         graph = index.build(keys, spec)
         seconds = time.perf_counter() - started
@@ -291,7 +295,7 @@ def _waiting(seconds: float) -> Callable[[jax.Array], jax.Array]:
 def _settings(image_size: int = 64) -> ConfigDict:
     config = configs.default()
     config.data.image_size, config.data.crop = image_size, 1.0
-    config.model.encoder, config.model.encoder_weights = "efficientnet_lite0", "efficientnet_lite0:imagenet"
+    config.model.encoder.update(name="efficientnet_lite0", weights="efficientnet_lite0:imagenet")
     config.model.dtype = "float32"
     config.memory.k = K
     return config
@@ -307,7 +311,7 @@ def _images(path: str, folder: Path) -> Dataset:
         config.data.name, config.data.root = "folder", path
     else:
         print("no --images given: recall and build are measured on scikit-learn's digits")
-    return data.create(config)
+    return data.load(config)
 
 
 def _batches(config: ConfigDict, dataset: Dataset, split: str) -> Iterator[dict[str, np.ndarray]]:
@@ -317,5 +321,5 @@ def _batches(config: ConfigDict, dataset: Dataset, split: str) -> Iterator[dict[
 
 def _encoded(config: ConfigDict, images: Split) -> np.ndarray:
     mesh = sharding.make_mesh(config)
-    _, encode, parameters = system.frozen_encoder(config, mesh)
-    return build.encode_split(config, images, encode, parameters, mesh)
+    encoder = encoders.load(config, mesh)
+    return build.encode_split(config, images, encoder, mesh)

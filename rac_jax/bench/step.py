@@ -26,13 +26,17 @@ from PIL import Image
 from tqdm import tqdm
 
 from rac_jax import config as configs
-from rac_jax import data, evaluate, feed, host_memory, models, optimizer, sharding, states, system, train
+from rac_jax import data, evaluate, models, optimizer, sharding, train
 from rac_jax.bench import beside_torch, made
 from rac_jax.bench.race import median, race, ratio
 from rac_jax.data import pipeline
 from rac_jax.memory import build, columns, sources
+from rac_jax.memory import made as made_keys
 from rac_jax.models.rac import RAC
-from rac_jax.states import State
+from rac_jax.retrieval import encoder as encoders
+from rac_jax.run import Run
+from rac_jax.train import State
+from rac_jax.weights import parameters as model_parameters
 
 CLASSES = 4
 LOOKUPS = ("callback", "pipelined", "cached")
@@ -46,8 +50,8 @@ class Sizes:
     keys: int
     image_size: int
     rounds: int
-    image_options: str = ""  # of ViT-B/16, for B and E
-    text_options: str = ""  # of CLIP's text tower
+    image: dict[str, int] = dataclasses.field(default_factory=dict)  # options of ViT-B/16, for B and E
+    text: dict[str, int] = dataclasses.field(default_factory=dict)  # options of CLIP's text tower
     dispatch_depth: int = 12  # layers of the model whose step is dispatched
     torch_rounds: int = 9  # 0: PyTorch is left out, for a model of few layers says nothing about it
 
@@ -58,8 +62,8 @@ QUICK = Sizes(
     keys=2_000,
     image_size=64,
     rounds=3,
-    image_options="width=96,depth=1,heads=2",
-    text_options="width=64,depth=1,heads=2",
+    image={"width": 96, "depth": 1, "heads": 2},
+    text={"width": 64, "depth": 1, "heads": 2},
     dispatch_depth=1,
     torch_rounds=0,
 )
@@ -70,7 +74,6 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser("rac_jax.bench step", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small models: shows that it runs, not how fast")
     sizes = QUICK if parser.parse_args(arguments).quick else FULL
-    host_memory.keep_freed()
     logging.set_verbosity(logging.ERROR)  # the memory holds made keys, not the training split
     with tempfile.TemporaryDirectory() as folder:
         config = settings(sizes, Path(folder))
@@ -87,8 +90,9 @@ def settings(sizes: Sizes, folder: Path) -> ConfigDict:
     """RAC with ViT-B/16 for B and E and CLIP's text tower, or what `sizes` makes of them."""
     c = configs.default("bench")
     c.data.name, c.data.root, c.data.image_size = "folder", str(folder / "images"), sizes.image_size
-    c.model.base_options = c.model.encoder_options = sizes.image_options
-    c.model.text_options = sizes.text_options
+    c.model.base.update(sizes.image)
+    c.model.encoder.update(sizes.image)
+    c.model.text.update(sizes.text)
     c.model.dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     c.memory.dir = str(folder / "memory")
     devices = jax.device_count()
@@ -109,40 +113,40 @@ def write_images(root: Path, config: ConfigDict) -> None:
 def write_memory(config: ConfigDict, rows: int) -> None:
     """A memory of made keys and texts."""
     mesh = sharding.make_mesh(config)
-    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    encoder = encoders.load(config, mesh)
     texts = pa.array([f"place number {row % made.TEXTS}" for row in range(rows)], pa.large_string())
     table = columns.make(texts, [str(row) for row in range(rows)])
-    content = sources.Content("made", "", "made", table, keys=made.keys(rows, encoder.feature_width))
+    content = sources.Content("made", "", "made", table, keys=made_keys.keys(rows, encoder.width))
     recipe = build.make_recipe(config, encoder)
     folder = Path(config.memory.dir)
-    build.add(config, recipe, "made", content, encode, parameters, folder=folder, mesh=mesh)
+    build.add(config, recipe, "made", content, encoder, folder=folder, mesh=mesh)
 
 
 @dataclasses.dataclass
-class Run:
-    """A model, its compiled step and the state that the step moves on."""
+class Contender:
+    """A run, its compiled step and its state."""
 
-    parts: system.System
+    run: Run
     state: State
     step: Any  # compiled
     batch: pipeline.Batch
 
     def steps(self, lookup: str) -> Callable[[], None]:
         """One training step of this run, its neighbours looked up in this way."""
-        fed = feed.feed(with_lookup(self.parts, lookup), itertools.repeat(self.batch), split="train", training=True)
+        fed = with_lookup(self.run, lookup).feed(itertools.repeat(self.batch), split="train", training=True)
 
         def once() -> None:
             placed, found = next(fed)
             self.state, metrics = self.step(self.state, placed, found and found["tokens"])
             jax.block_until_ready((self.state, metrics))
-            self.parts.check()
+            self.run.check()
 
         return once
 
     def evaluations(self, lookup: str) -> Callable[[], None]:
         """One evaluated batch."""
-        fed = feed.feed(with_lookup(self.parts, lookup), itertools.repeat(self.batch), split="train", training=False)
-        eval_step, retrieval = evaluate.make_eval_step(self.parts), self.parts.retrieval
+        fed = with_lookup(self.run, lookup).feed(itertools.repeat(self.batch), split="train", training=False)
+        eval_step, retrieval = evaluate.make_eval_step(self.run), self.run.retriever
         assert retrieval is not None
 
         def once() -> None:
@@ -159,11 +163,11 @@ def measure(config: ConfigDict, sizes: Sizes, folder: Path) -> None:
         bar.update()
         rac = make_run(config, folder)
         bar.update()
-        retrieval = rac.parts.retrieval
+        retrieval = rac.run.retriever
         assert retrieval is not None
-        images = sharding.put_batch(rac.parts.mesh, {"image": rac.batch["image"]})["image"]
-        encoder: Any = retrieval.encode
-        encode = flops(encoder.lower(retrieval.parameters, images).compile())
+        images = sharding.put_batch(rac.run.mesh, {"image": rac.batch["image"]})["image"]
+        encoder: Any = retrieval.keys_program
+        encode = flops(encoder.lower(retrieval.encoder.parameters, images).compile())
         bar.update()
         saving = remat_step(rac)
         bar.update()
@@ -191,44 +195,46 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:>9,.0f} MB"
 
 
-def make_run(config: ConfigDict, folder: Path) -> Run:
+def make_run(config: ConfigDict, folder: Path) -> Contender:
     """A run of this config, with its step compiled."""
-    parts = system.create(config, folder)
-    images = parts.dataset.split("train")
-    tx = optimizer.create(config, len(images))
-    state = states.create(parts, tx)
+    run = Run.from_config(config, folder)
+    images = run.dataset.split("train")
+    tx = optimizer.from_config(config, len(images))
+    state = train.initial_state(run, tx)
     transform = data.train_transform(config)
     batches = pipeline.train_batches(images, transform, batch_size=config.train.batch_size, seed=0, workers=0)
-    run = Run(parts, state, None, next(batches))
-    run.step = compiled_step(run, nnx.graphdef(parts.model))
-    return run
+    contender = Contender(run, state, None, next(batches))
+    contender.step = compiled_step(contender, nnx.graphdef(run.model))
+    return contender
 
 
-def compiled_step(run: Run, graph: Any) -> Any:
+def compiled_step(contender: Contender, graph: Any) -> Any:
     """The training step of a model of this structure, compiled for the run's state and batch."""
-    config, dataset = run.parts.config, run.parts.dataset
-    tx = optimizer.create(config, len(dataset.split("train")))
+    run, state = contender.run, contender.state
+    config, dataset = run.config, run.dataset
+    tx = optimizer.from_config(config, len(dataset.split("train")))
     step = train.make_train_step(config, graph, tx, dataset.class_counts)
-    places = jax.tree.map(lambda array: array.sharding, run.state)
-    jitted = jax.jit(step, out_shardings=(places, sharding.replicated(run.parts.mesh)), donate_argnums=0)
-    placed, found = run.parts.put(run.batch, training=True)
-    return jitted.lower(run.state, placed, found and found["tokens"]).compile()
+    places = jax.tree.map(lambda array: array.sharding, state)
+    jitted = jax.jit(step, out_shardings=(places, sharding.replicated(run.mesh)), donate_argnums=0)
+    placed, found = run.put(contender.batch, training=True)
+    return jitted.lower(state, placed, found and found["tokens"]).compile()
 
 
-def remat_step(run: Run) -> Any:
+def remat_step(contender: Contender) -> Any:
     """The same step with activations computed again instead of kept; it is compiled, not run."""
-    model = copy.deepcopy(run.parts.model)
-    for encoder in (model.base, model.text):
-        encoder.remat = True  # type: ignore[union-attr]
-    return compiled_step(run, nnx.graphdef(model))
+    model = copy.deepcopy(contender.run.model)
+    trained: Any = (model.base, model.text)
+    for encoder in trained:
+        encoder.remat = True
+    return compiled_step(contender, nnx.graphdef(model))
 
 
-def print_evaluation(run: Run, sizes: Sizes) -> None:
+def print_evaluation(contender: Contender, sizes: Sizes) -> None:
     """Images a second of E, B and T; with neighbours from a cache, of B and T."""
-    times = race({lookup: run.evaluations(lookup) for lookup in LOOKUPS}, sizes.rounds, "evaluate")
+    times = race({lookup: contender.evaluations(lookup) for lookup in LOOKUPS}, sizes.rounds, "evaluate")
     print(f"\n{'evaluation':<24}{'images/s':>12}")
     for name, seconds in times.items():
-        print(f"  {name:<22}{run.parts.config.eval.batch_size / median(seconds):>12.1f}")
+        print(f"  {name:<22}{contender.run.config.eval.batch_size / median(seconds):>12.1f}")
 
 
 def print_dispatch(depth: int) -> None:
@@ -252,19 +258,19 @@ def narrow_step(depth: int = 12) -> tuple[State, Callable, tuple[dict[str, jax.A
     base = models.create("vit_b16", image_size=16, **narrow)
     text = models.create("clip_text", projection=8, vocab_size=100, **narrow)
     model = RAC(base, text, num_classes=CLASSES, rngs=rngs)
-    graph, params, stats = states.split(model)
-    tx = optimizer.create(config, images=1000)
+    graph, params, stats = model_parameters.split(model)
+    tx = optimizer.from_config(config, images=1000)
     state = State(jnp.int32(0), params, stats, tx.init(params))
     step = train.make_train_step(config, graph, tx, np.ones(CLASSES, int))
     batch = {"image": jnp.zeros((1, 16, 16, 3), jnp.uint8), "label": jnp.zeros(1, jnp.int32), "mask": jnp.ones(1, bool)}
     return state, jax.jit(step, donate_argnums=0), (batch, jnp.ones((1, 77), jnp.int32))
 
 
-def with_lookup(parts: system.System, lookup: str) -> system.System:
-    """The same parts, with neighbours looked up in another way."""
-    config = parts.config.copy_and_resolve_references()
+def with_lookup(run: Run, lookup: str) -> Run:
+    """The same run, with neighbours looked up in another way."""
+    config = run.config.copy_and_resolve_references()
     config.memory.lookup = lookup
-    return dataclasses.replace(parts, config=config)
+    return dataclasses.replace(run, config=config)
 
 
 def with_branches(config: ConfigDict, branches: str) -> ConfigDict:

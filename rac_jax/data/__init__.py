@@ -4,34 +4,22 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
-from rac_jax.data import (
-    cifar,
-    digits,
-    folder,
-    imagenet,
-    inat,
-    long_tail,
-    places,
-    prepared,
-    records,
-    table,
-    transforms,
-    usable,
-)
+from rac_jax.data import long_tail, transforms, usable
 from rac_jax.data.dataset import Dataset, Split
 from rac_jax.data.files import FileImages
 from rac_jax.data.randaugment import RandAugment
-from rac_jax.data.records import RecordImages
+from rac_jax.data.sets import cifar, digits, folder, imagenet, inat, packed, places, table, tfds
+from rac_jax.data.sets.tfds import RecordImages
 
 KNOWN = """\
 digits, places_lt, inat2018, imagenet_lt, cifar10_lt, cifar100_lt; folder (config.data.root) or folder:DIR;
 table:FILE with a .csv, .jsonl or .parquet; tfds:NAME"""
 
 
-def create(config: ConfigDict) -> Dataset:
+def load(config: ConfigDict) -> Dataset:
     """The data set that `config.data` names."""
     data = config.data
-    dataset = prepared.load(data.root, data.name) if prepared.is_prepared(data.root) else _load(data)
+    dataset = packed.load(data.root, data.name) if packed.is_prepared(data.root) else _load(data)
     dataset = sized(dataset, data.image_size)
     return usable.without_bad(dataset) if data.on_bad_image == "skip" else dataset
 
@@ -55,7 +43,7 @@ def _load(data: ConfigDict) -> Dataset:
     if kind == "table":
         return _perhaps_thinned(table.load(argument, data.root, **shares), data)
     if kind == "tfds":
-        return _perhaps_thinned(records.load(argument, data.root), data)
+        return _perhaps_thinned(tfds.load(argument, data.root), data)
     raise ValueError(f"config.data.name is {data.name!r}; known: {KNOWN}")
 
 

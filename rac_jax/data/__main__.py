@@ -17,7 +17,7 @@ OUT = flags.DEFINE_string("out", "", "the folder for the pictures; default: runs
 
 def main(_: list[str]) -> None:
     config = CONFIG.value
-    dataset = data.create(config)
+    dataset = data.load(config)
     print(show.counts_table(dataset))
     out = Path(OUT.value or f"runs/{config.name}/data")
     out.mkdir(parents=True, exist_ok=True)

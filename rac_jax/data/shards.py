@@ -15,7 +15,7 @@ from PIL import Image
 from rac_jax.data.dataset import Dataset, Images, Split
 from rac_jax.data.decode import BadImage, decode
 from rac_jax.data.files import FileImages
-from rac_jax.files import write_text
+from rac_jax.runtime.files import write_text
 
 SHARD = 2_000  # images
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"

@@ -28,12 +28,14 @@ from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 from PIL import Image
 
-from rac_jax import commands, data, sharding, system
 from rac_jax import config as configs
+from rac_jax import data, sharding
 from rac_jax.data.decode import decode
 from rac_jax.memory import build, check, edit, index, manifest, sources, store
 from rac_jax.memory.manifest import BadMemory, Manifest
 from rac_jax.report import pictures, tables
+from rac_jax.retrieval import encoder as encoders
+from rac_jax.runtime import commands
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 MEMORY = flags.DEFINE_string("memory", None, "The memory's folder.")
@@ -65,13 +67,13 @@ def _build(folder: Path, _: list[str]) -> None:
     if config is None:
         raise app.UsageError("build needs a --config")
     _validate(config)
-    dataset, mesh = data.create(config), sharding.make_mesh(config)
-    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    dataset, mesh = data.load(config), sharding.make_mesh(config)
+    encoder = encoders.load(config, mesh)
     recipe = build.make_recipe(config, encoder)
     there = build.training_source(folder, recipe, dataset)
     if there is None or there.state in (manifest.ENCODING, manifest.REMOVED):
         content = sources.of_split(dataset, "train")
-        build.add(config, recipe, build.TRAIN, content, encode, parameters, folder=folder, mesh=mesh)
+        build.add(config, recipe, build.TRAIN, content, encoder, folder=folder, mesh=mesh)
     _list(folder, [])
 
 
@@ -82,9 +84,9 @@ def _add(folder: Path, _: list[str]) -> None:
     config = _config(folder)
     content = sources.read(config, kind, root=ROOT.value, split=SPLIT.value, classes=CLASSES.value, texts=TEXTS.value)
     mesh = sharding.make_mesh(config)
-    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    encoder = encoders.load(config, mesh)
     recipe = _checked_recipe(folder, config, encoder)
-    build.add(config, recipe, name, content, encode, parameters, folder=folder, mesh=mesh)
+    build.add(config, recipe, name, content, encoder, folder=folder, mesh=mesh)
     _list(folder, [])
 
 
@@ -156,11 +158,11 @@ def _search(folder: Path, images: list[str]) -> None:
     memory, mesh = store.read(folder), sharding.make_mesh(config)
     if K.value > memory.enabled:
         raise BadMemory(f"--k={K.value}, but {memory.enabled} rows are enabled")
-    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    encoder = encoders.load(config, mesh)
     _checked_recipe(folder, config, encoder)
     transform, nothing = data.eval_transform(config), np.random.default_rng(0)
     shown = np.stack([transform(image, nothing) for image in pixels])
-    keys = np.asarray(jax.jit(encode)(parameters, shown), np.float32)
+    keys = np.asarray(jax.jit(encoder.encode)(encoder.parameters, shown), np.float32)
     config.memory.k = K.value
     found, similarities = index.search(memory.index, keys, K.value, index.ef_search(config), memory.allowed())
     strips = []

@@ -1,13 +1,11 @@
 """Filling a memory: encode a source's images with E, a shard at a time, and index the keys."""
 
 import contextlib
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
@@ -16,26 +14,40 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from rac_jax import config as configs
-from rac_jax import data, processes, sharding, weights
+from rac_jax import data, sharding, weights
 from rac_jax.config import ConfigError
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
 from rac_jax.memory import edit, index, keep, manifest, sources, store
 from rac_jax.memory.manifest import BadMemory, Manifest, Recipe, Source
-from rac_jax.memory.retrieve import Encode
 from rac_jax.memory.sources import Content
-from rac_jax.models.rac import ImageEncoder
+from rac_jax.models.preprocessing import Preprocessing
+from rac_jax.runtime import processes
 
 TRAIN = "train"  # the name of the source that is the run's own training split
 SHARD = 4096  # keys after which they are safe: an interrupted build goes on behind the last whole shard
 
 
+class Encoder(Protocol):
+    """What building needs of E: see retrieval/encoder.py."""
+
+    @property
+    def encode(self) -> Callable[[Any, jax.Array], jax.Array]: ...
+
+    @property
+    def parameters(self) -> Any: ...
+
+    @property
+    def preprocessing(self) -> Preprocessing: ...
+
+    @property
+    def width(self) -> int: ...
+
+
 def open_or_build(
     config: ConfigDict,
     dataset: Dataset,
-    encoder: ImageEncoder,
-    encode: Encode,
-    parameters: Any,
+    encoder: Encoder,
     *,
     folder: Path,
     mesh: Mesh,
@@ -48,10 +60,9 @@ def open_or_build(
     elif source is None or not source.finished:
         content = sources.of_split(dataset, "train")
         _check_k(config, len(content), len(content))
-        add(config, recipe, TRAIN, content, encode, parameters, folder=folder, mesh=mesh)
+        add(config, recipe, TRAIN, content, encoder, folder=folder, mesh=mesh)
     memory = store.read(folder)
-    if part := configs.options(config, "memory.keep"):
-        memory = dataclasses.replace(memory, kept=keep.rows(memory, part, config.data.seed))
+    memory = keep.part_of(memory, config.memory.keep, config.data.seed)
     _check_k(config, memory.enabled, len(memory))
     return memory
 
@@ -81,16 +92,14 @@ def add(
     recipe: Recipe,
     name: str,
     content: Content,
-    encode: Encode,
-    parameters: Any,
+    encoder: Encoder,
     *,
     folder: Path,
     mesh: Mesh,
 ) -> None:
     """Add a source, or go on with it. Of many processes all encode and the first writes, where all can read."""
-    width = _width(config, encode, parameters)
     processes.wait()  # nobody looks at what the first then changes
-    with _editing(folder, recipe, width, config) as editor:
+    with _editing(folder, recipe, encoder.width, config) as editor:
         done = 0
         if editor:
             done = editor.start(
@@ -99,7 +108,7 @@ def add(
         done = _of_the_first(done)
         shown = {"desc": f"memory: encode {name}", "unit": "img", "disable": not processes.first()}
         with tqdm(initial=done, total=len(content), **shown) as bar:
-            for keys in _shards(_counted(_keys(config, content, done, encode, parameters, mesh), bar)):
+            for keys in _shards(_counted(_keys(config, content, done, encoder, mesh), bar)):
                 if editor:
                     _append(editor, keys, content, done)
                 done += len(keys)
@@ -113,39 +122,35 @@ def _editing(folder: Path, recipe: Recipe, width: int, config: ConfigDict) -> It
     if not processes.first():
         yield None
         return
-    edit.create(folder, recipe, width=width, weights=config.model.encoder_weights, wait=True)
+    edit.create(folder, recipe, width=width, weights=config.model.encoder.weights, wait=True)
     with edit.editing(folder, wait=True) as editor:
         manifest.require_recipe(folder, editor.manifest.recipe, recipe)
         yield editor
 
 
-def _keys(
-    config: ConfigDict, content: Content, done: int, encode: Encode, parameters: Any, mesh: Mesh
-) -> Iterator[np.ndarray]:
+def _keys(config: ConfigDict, content: Content, done: int, encoder: Encoder, mesh: Mesh) -> Iterator[np.ndarray]:
     """The keys of a source from row `done` on, a batch at a time."""
     if done == len(content):  # interrupted between the last key and the index
         return iter(())
     if content.split is not None:
         rest = content.split.select(np.arange(done, len(content)))
-        return encode_images(config, rest, encode, parameters, mesh)
+        return encode_images(config, rest, encoder, mesh)
     assert content.keys is not None
     return (content.keys[start : start + SHARD] for start in range(done, len(content), SHARD))
 
 
-def encode_images(
-    config: ConfigDict, split: Split, encode: Encode, parameters: Any, mesh: Mesh
-) -> Iterator[np.ndarray]:
+def encode_images(config: ConfigDict, split: Split, encoder: Encoder, mesh: Mesh) -> Iterator[np.ndarray]:
     """Keys of a split's images, plain (not augmented), in order, a batch at a time: [b, D] float32."""
     batch_size = sharding.rows(config.memory.encode_batch, mesh.size)
     batches = pipeline.eval_batches(
         split, data.eval_transform(config), batch_size=batch_size, workers=config.data.workers
     )
-    compiled = jax.jit(encode, out_shardings=sharding.replicated(mesh))
+    compiled = jax.jit(encoder.encode, out_shardings=sharding.replicated(mesh))
     left = len(split)
     waiting: jax.Array | None = None  # while the devices encode a batch, the host handles the one before
     for batch in batches:
         images = sharding.put_batch(mesh, {"image": batch["image"]})["image"]
-        encoded, waiting = waiting, compiled(parameters, images)
+        encoded, waiting = waiting, compiled(encoder.parameters, images)
         if encoded is not None:
             yield np.asarray(encoded)
             left -= batch_size
@@ -153,10 +158,10 @@ def encode_images(
         yield np.asarray(waiting)[:left]  # without the padding of the last batch
 
 
-def encode_split(config: ConfigDict, split: Split, encode: Encode, parameters: Any, mesh: Mesh) -> np.ndarray:
+def encode_split(config: ConfigDict, split: Split, encoder: Encoder, mesh: Mesh) -> np.ndarray:
     """All of them at once, [N, D] float32."""
     with tqdm(total=len(split), desc=f"encode {split.name}", unit="img") as bar:
-        return np.concatenate(list(_counted(encode_images(config, split, encode, parameters, mesh), bar)))
+        return np.concatenate(list(_counted(encode_images(config, split, encoder, mesh), bar)))
 
 
 def _counted(batches: Iterator[np.ndarray], bar: tqdm) -> Iterator[np.ndarray]:
@@ -185,12 +190,12 @@ def _append(editor: edit.Editor, keys: np.ndarray, content: Content, done: int) 
         raise ValueError(f"the key of {image} is not finite") from error
 
 
-def make_recipe(config: ConfigDict, encoder: ImageEncoder) -> Recipe:
+def make_recipe(config: ConfigDict, encoder: Encoder) -> Recipe:
     """Everything that decides what the keys of an image are, and how they are indexed."""
     return {
         "encoder": {
-            "name": config.model.encoder,
-            "options": config.model.encoder_options,
+            "name": config.model.encoder.name,
+            "options": configs.options(config.model.encoder),
             "dtype": config.model.dtype,
             "weights": _weights_digest(config),
         },
@@ -210,17 +215,11 @@ def config_of(found: Manifest) -> ConfigDict:
     """A config whose E and preprocessing are those of a memory."""
     config = configs.default("memory")
     encoder, preprocessing = found.recipe["encoder"], found.recipe["preprocessing"]
-    config.model.encoder, config.model.encoder_options = encoder["name"], encoder["options"]
-    config.model.encoder_weights, config.model.dtype = found.weights, encoder["dtype"]
+    config.model.encoder.update(name=encoder["name"], weights=found.weights, **encoder["options"])
+    config.model.dtype = encoder["dtype"]
     for name in ("image_size", "crop", "interpolation"):
         config.data[name] = preprocessing[name]
     return config
-
-
-def _width(config: ConfigDict, encode: Encode, parameters: Any) -> int:
-    """How many numbers E's keys have."""
-    size = config.data.image_size
-    return jax.eval_shape(encode, parameters, jax.ShapeDtypeStruct((1, size, size, 3), jnp.uint8)).shape[-1]
 
 
 def _check_k(config: ConfigDict, enabled: int, rows: int) -> None:
@@ -235,9 +234,9 @@ def _check_k(config: ConfigDict, enabled: int, rows: int) -> None:
 
 
 def _weights_digest(config: ConfigDict) -> str:
-    if not config.model.encoder_weights:
+    if not config.model.encoder.weights:
         return "random"
-    return weights.digest(weights.resolve(config.model.encoder_weights, config.weights_dir))
+    return weights.digest(weights.resolve(config.model.encoder.weights, config.weights_dir))
 
 
 def _of_the_first(value: int) -> int:

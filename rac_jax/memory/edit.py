@@ -19,9 +19,9 @@ import pyarrow as pa
 from absl import logging
 from tqdm import tqdm
 
-from rac_jax.files import whole
 from rac_jax.memory import columns, index, manifest, store
 from rac_jax.memory.manifest import ENABLED, ENCODING, REMOVED, BadMemory, File, Manifest, Recipe, Source
+from rac_jax.runtime.files import whole
 
 CHUNK = 2**24  # bytes that are read at once
 OURS = ("keys-*.bin", "rows-*.arrow", "index-*.faiss", "*.writing-*")

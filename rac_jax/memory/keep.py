@@ -1,35 +1,36 @@
 """Asking only a part of a memory, to see what its content is worth: some rows, some classes, some of each class."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
+from ml_collections import ConfigDict
 
-from rac_jax.config import ConfigError
 from rac_jax.memory.store import Memory
 
-KNOWN = ("share", "classes", "per_class")
+
+def part_of(memory: Memory, keep: ConfigDict, seed: int) -> Memory:
+    """The memory with only the rows that config.memory.keep describes: the memory itself if that is all of them."""
+    if keep.classes == keep.share == 1 and not keep.per_class:
+        return memory
+    return dataclasses.replace(memory, kept=rows(memory, keep, seed))
 
 
-def rows(memory: Memory, part: Mapping[str, float], seed: int) -> np.ndarray:
-    """The rows to keep, [N] bool, drawn by the seed: of those that are enabled, first classes, then rows."""
-    unknown = set(part) - set(KNOWN)
-    if unknown or not all(number > 0 for number in part.values()):
-        raise ConfigError(
-            f"config.memory.keep is {dict(part)}; it is made of share and classes (as 0.5) and per_class (as 5)"
-        )
+def rows(memory: Memory, keep: Mapping[str, float], seed: int) -> np.ndarray:
+    """The rows to keep, [N] bool, drawn by the seed from those that are enabled: first classes, then rows."""
     random = np.random.default_rng(seed)
     allowed = memory.allowed()
     kept = np.ones(len(memory), bool) if allowed is None else allowed.copy()
     distinct, class_of_text = np.unique(np.array(list(memory.texts)), return_inverse=True)
     classes = class_of_text[memory.text_of]
-    if "classes" in part:
-        chosen = random.permutation(len(distinct))[: round(part["classes"] * len(distinct))]
+    if keep["classes"] < 1:
+        chosen = random.permutation(len(distinct))[: round(keep["classes"] * len(distinct))]
         kept &= np.isin(classes, chosen)
     order = random.permutation(np.flatnonzero(kept))
-    if "share" in part:
-        order = order[: round(part["share"] * len(order))]
-    if "per_class" in part:
-        order = order[_rank_in_class(classes[order]) < part["per_class"]]
+    if keep["share"] < 1:
+        order = order[: round(keep["share"] * len(order))]
+    if keep["per_class"]:
+        order = order[_rank_in_class(classes[order]) < keep["per_class"]]
     result = np.zeros(len(memory), bool)
     result[order] = True
     return result

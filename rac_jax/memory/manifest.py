@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rac_jax import files
 from rac_jax.config import difference
+from rac_jax.runtime import files
 
 FORMAT = 2
 NAME = "manifest.json"

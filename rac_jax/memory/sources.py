@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 from ml_collections import ConfigDict
 
 from rac_jax import data
-from rac_jax.data import files, folder, table, usable
+from rac_jax.data import files, usable
 from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.data.sets import folder, table
 from rac_jax.memory import columns
 
 KINDS = """\
@@ -48,7 +49,7 @@ def read(config: ConfigDict, kind: str, *, root: str, split: str, classes: str, 
         dataset = _list(Path(argument), root, split, classes)
     else:
         config.data.name, config.data.root = kind, root
-        return of_split(data.create(config), split)
+        return of_split(data.load(config), split)
     dataset = data.sized(dataset, config.data.image_size)
     if config.data.on_bad_image == "skip":
         part = usable.usable_part(dataset.split(split))

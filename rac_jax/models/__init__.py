@@ -1,12 +1,15 @@
 """Encoders: images or tokens to features. `create` is the one way in."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
+from ml_collections import ConfigDict
 
+from rac_jax import config as configs
 from rac_jax.models import efficientnet_lite as lite
 from rac_jax.models import preprocessing
 from rac_jax.models.bag_of_words import Glove, RandomWords
@@ -17,7 +20,7 @@ from rac_jax.models.preprocessing import Preprocessing
 from rac_jax.models.resnet import ResNet
 from rac_jax.models.vit import ViT
 
-__all__ = ["NAMES", "Preprocessing", "create"]
+__all__ = ["NAMES", "Preprocessing", "create", "from_config"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,3 +100,23 @@ def create(
         expects = dataclasses.replace(variant.preprocessing, image_size=image_size)
         arguments.setdefault("preprocessing", expects)
     return variant.module(num_classes=num_classes, dtype=dtype, rngs=nnx.Rngs(0) if rngs is None else rngs, **arguments)
+
+
+def from_config(config: ConfigDict, role: str, rngs: nnx.Rngs, **arguments: Any) -> Any:
+    """The model of a role (base, encoder or text) with fresh parameters, as config.model describes it."""
+    described = config.model[role]
+    options, field = configs.options(described), f"config.model.{role}"
+    if described.name not in _VARIANTS:
+        raise configs.ConfigError(f"{field}.name is {described.name!r}; known: {', '.join(NAMES)}")
+    known = inspect.signature(_VARIANTS[described.name].module.__init__).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        possible = [name for name in described if name in known]
+        raise configs.ConfigError(
+            f"{field}.{unknown[0]} is {options[unknown[0]]!r}, but {described.name} has no such option; "
+            f"it has {', '.join(possible) or 'none'}"
+        )
+    try:
+        return create(described.name, dtype=jnp.dtype(config.model.dtype), rngs=rngs, **arguments, **options)
+    except (TypeError, ValueError) as error:
+        raise configs.ConfigError(f"{field}={described.name!r} with {options}: {error}") from error

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-from rac_jax import commands, files
 from rac_jax.report import page
+from rac_jax.runtime import commands, files
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
 COMPARE = flags.DEFINE_list("compare", [], "Folders of other runs to compare it with.")

@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from rac_jax import system
 from rac_jax.metrics import Counts
 from rac_jax.report import pictures, plots, views
 from rac_jax.report.predictions import Predictions
 from rac_jax.report.tensorboard import TensorBoard
+from rac_jax.run import Run
 
 SHOWN_NEIGHBOURS = 8
 
 
 def draw(
-    parts: system.System,
+    run: Run,
     counts: dict[str, Counts],
     predicted: Predictions,
     split: str,
@@ -25,19 +25,19 @@ def draw(
     board: TensorBoard,
 ) -> None:
     """The pictures of a split's evaluation, in a folder and in TensorBoard."""
-    names, output = parts.dataset.class_names, next(iter(predicted.votes))
+    names, output = run.dataset.class_names, next(iter(predicted.votes))
     figures = {
-        "by_class": plots.by_class(counts, parts.dataset.class_counts),
-        "by_frequency": plots.by_frequency(counts, parts.dataset.class_counts),
+        "by_class": plots.by_class(counts, run.dataset.class_counts),
+        "by_frequency": plots.by_frequency(counts, run.dataset.class_counts),
         "confusion": plots.confusion(predicted, output, names),
         "calibration": plots.calibration(predicted),
     }
-    if parts.retrieval is not None and parts.config.eval.show:
-        for reason, places in views.chosen(predicted, parts.config.eval.show, parts.config.seed).items():
+    if run.retriever is not None and run.config.eval.show:
+        for reason, places in views.chosen(predicted, run.config.eval.show, run.config.seed).items():
             for number, place in enumerate(places):
-                figures[f"{reason}_{number}"] = views.draw(_view(parts, predicted, split, place))
+                figures[f"{reason}_{number}"] = views.draw(_view(run, predicted, split, place))
                 if reason == "random":
-                    board.image(step, f"neighbours/{split}_{number}", _strip(parts, predicted, split, place))
+                    board.image(step, f"neighbours/{split}_{number}", _strip(run, predicted, split, place))
     shutil.rmtree(folder, ignore_errors=True)  # pictures of another step
     for name, figure in tqdm(figures.items(), desc="draw", leave=False):
         encoded = plots.png(figure)
@@ -45,9 +45,9 @@ def draw(
         board.image(step, f"{split}/{name}", plots.pixels(encoded))
 
 
-def _view(parts: system.System, predicted: Predictions, split: str, place: int) -> views.View:
-    assert parts.retrieval is not None
-    images, memory, texts = parts.dataset.split(split), parts.retrieval.memory, parts.dataset.class_texts
+def _view(run: Run, predicted: Predictions, split: str, place: int) -> views.View:
+    assert run.retriever is not None
+    images, memory, texts = run.dataset.split(split), run.retriever.memory, run.dataset.class_texts
     there = predicted.rows[place] >= 0
     return views.View(
         image=images.images[int(predicted.id[place])],
@@ -58,24 +58,24 @@ def _view(parts: system.System, predicted: Predictions, split: str, place: int) 
     )
 
 
-def _strip(parts: system.System, predicted: Predictions, split: str, place: int) -> np.ndarray:
+def _strip(run: Run, predicted: Predictions, split: str, place: int) -> np.ndarray:
     """An image with its nearest neighbours beside it."""
-    assert parts.retrieval is not None
-    memory, rows = parts.retrieval.memory, predicted.rows[place][:SHOWN_NEIGHBOURS]
+    assert run.retriever is not None
+    memory, rows = run.retriever.memory, predicted.rows[place][:SHOWN_NEIGHBOURS]
     rows = rows[rows >= 0]
     return pictures.neighbour_strip(
-        parts.dataset.split(split).images[int(predicted.id[place])],
-        parts.dataset.class_texts[predicted.label[place]],
-        [_picture(parts, row) for row in rows],
+        run.dataset.split(split).images[int(predicted.id[place])],
+        run.dataset.class_texts[predicted.label[place]],
+        [_picture(run, row) for row in rows],
         memory.texts.take(memory.text_of[rows]),
     )
 
 
-def _picture(parts: system.System, row: int) -> np.ndarray:
+def _picture(run: Run, row: int) -> np.ndarray:
     """The image of a memory's row, where it can be had: of the training split, or a file that is still there."""
-    assert parts.retrieval is not None
-    memory = parts.retrieval.memory
+    assert run.retriever is not None
+    memory = run.retriever.memory
     source, position = memory.source_of(row)
-    if source.fingerprint == parts.retrieval.train_fingerprint:
-        return parts.dataset.split("train").images[position]
+    if source.fingerprint == run.retriever.train_fingerprint:
+        return run.dataset.split("train").images[position]
     return pictures.of_file(memory.file_of(row))

@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rac_jax import files
 from rac_jax.metrics import Counts
 from rac_jax.report.predictions import Predictions
+from rac_jax.runtime import files
 
 COLOURS = {"rac": "#1f6f8b", "base": "#d1793a", "retrieval": "#6a4c93", "nearest": "#8a8a8a"}
 MOST_CONFUSED = 12  # classes in a confusion matrix

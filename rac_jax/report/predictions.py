@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from rac_jax import files
+from rac_jax.runtime import files
 
 NEIGHBOURS = ("rows", "similarities")
 

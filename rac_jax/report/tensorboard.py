@@ -2,10 +2,11 @@
 
 import contextlib
 import io
+import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_
 from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from rac_jax import files, processes
+from rac_jax.runtime import files, processes
 
 
 class TensorBoard:
@@ -63,6 +64,11 @@ class TensorBoard:
         value = summary_pb2.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
         self._add(summary_pb2.Summary(value=[value]), step)
 
+    def config(self, plain: Mapping[str, Any]) -> None:
+        """A run's config, as text and as hyper-parameters."""
+        self.text(0, "config", "```\n" + json.dumps(plain, indent=2) + "\n```")
+        self.hparams(dict(_flat(plain)))
+
     def hparams(self, settings: Mapping[str, Any]) -> None:
         """The run's settings for the HPARAMS tab."""
         plain = {k: v if isinstance(v, bool | int | float) else str(v) for k, v in settings.items()}
@@ -85,3 +91,12 @@ class TensorBoard:
             with files.writing(self._path):
                 self._writer.write(event.SerializeToString())
                 self._writer.flush()
+
+
+def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of a nested mapping."""
+    for name, value in plain.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

@@ -13,10 +13,10 @@ from absl import app, flags
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from rac_jax import commands, files, interruption
 from rac_jax.report import plots
 from rac_jax.reproduce import results, runs
 from rac_jax.reproduce.tables import TABLES, Table
+from rac_jax.runtime import commands, files, interruption
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 SEEDS = flags.DEFINE_integer("seeds", 3, "How often each row is run.", lower_bound=1)

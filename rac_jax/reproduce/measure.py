@@ -11,9 +11,9 @@ import jax
 from absl import app, flags
 from ml_collections import config_flags
 
-from rac_jax import commands, compilation, files, interruption, usage
 from rac_jax import config as configs
 from rac_jax.reproduce import nearest, runtime
+from rac_jax.runtime import commands, compilation, files, interruption, monitor
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
         name, found = f"nearest_{config.eval.split}", nearest.measure(config, Path(KEYS.value or workdir))
     else:
         name, found = what, runtime.measure(config, workdir, MADE.value)
-    files.write_json(workdir / f"{name}.json", found | {"on": usage.devices()})
+    files.write_json(workdir / f"{name}.json", found | {"on": monitor.devices()})
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, files, metrics, sharding, system
+from rac_jax import data, metrics, sharding
 from rac_jax.data.dataset import Dataset
 from rac_jax.memory import build, check, index
 from rac_jax.metrics import Counts
+from rac_jax.retrieval import encoder as encoders
+from rac_jax.runtime import files
 
 FEWEST = 5  # neighbours that are looked at, for top-5
 
@@ -37,7 +39,7 @@ class Keys:
 
 def measure(config: ConfigDict, folder: Path) -> dict[str, Any]:
     """Accuracies as shares by group, and `figures`: what a table shows, in %, seconds and milliseconds."""
-    dataset = data.create(config)
+    dataset = data.load(config)
     keys = open_or_encode(config, dataset, folder)
     stored = as_stored(config, keys.train)
     started = time.perf_counter()
@@ -63,7 +65,7 @@ def measure(config: ConfigDict, folder: Path) -> dict[str, Any]:
 def open_or_encode(config: ConfigDict, dataset: Dataset, folder: Path) -> Keys:
     """The keys in a file of the folder, if they were made alike; else they are made, and kept there."""
     mesh = sharding.make_mesh(config)
-    encoder, encode, parameters = system.frozen_encoder(config, mesh)
+    encoder = encoders.load(config, mesh)
     recipe, splits = build.make_recipe(config, encoder), (config.eval.split, "train")
     made_of = [recipe["encoder"], recipe["preprocessing"], *map(dataset.fingerprint, splits)]
     path = folder / f"keys-{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}.npz"
@@ -73,7 +75,7 @@ def open_or_encode(config: ConfigDict, dataset: Dataset, folder: Path) -> Keys:
     encoded = []
     for name in splits:  # training images come last: E is compiled when they do
         started = time.perf_counter()
-        encoded.append(build.encode_split(config, dataset.split(name), encode, parameters, mesh))
+        encoded.append(build.encode_split(config, dataset.split(name), encoder, mesh))
         seconds = time.perf_counter() - started
     queries, train = encoded
     with files.whole(path) as temporary, temporary.open("wb") as file:

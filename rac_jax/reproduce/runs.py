@@ -13,12 +13,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
-from rac_jax import data, files
+from rac_jax import data
 from rac_jax.reproduce.tables import Row, Table
+from rac_jax.runtime import files
 
 # What decides the keys and the index of a memory: rows that agree in these share one.
 OF_THE_MEMORY = (
-    "model.encoder", "model.encoder_weights", "model.encoder_options", "model.dtype", "data.image_size", "data.crop",
+    "model.encoder.name", "model.encoder.weights", "model.dtype", "data.image_size", "data.crop",
     "data.interpolation", "memory.metric", "memory.index", "memory.precision", "memory.hnsw_m",
     "memory.ef_construction",
 )  # fmt: skip
@@ -72,11 +73,11 @@ class Place:
     def _memory(self, fields: Mapping[str, Any], made: int) -> str:
         config = self.config.copy_and_resolve_references()
         for name, value in fields.items():
-            if name.startswith("data."):
-                room, field = name.split(".")
-                config[room][field] = value
-        made_of = [fields.get(name, configs.field(self.config, name)) for name in OF_THE_MEMORY]
-        made_of.append(data.create(config).fingerprint("train"))
+            room, _, field = name.rpartition(".")
+            (configs.field(config, room) if room else config)[field] = value
+        made_of: list[Any] = [configs.field(config, name) for name in OF_THE_MEMORY]
+        made_of.append(configs.options(config.model.encoder))
+        made_of.append(data.load(config).fingerprint("train"))
         made_of += [made] if made else []
         return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 from ml_collections import ConfigDict
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rac_jax import data, optimizer, sharding, system, train
-from rac_jax.bench import made
+from rac_jax import data, optimizer, sharding, train
 from rac_jax.data.dataset import Dataset
-from rac_jax.memory import build, columns, manifest
+from rac_jax.memory import build, columns, made, manifest
 from rac_jax.memory.sources import Content
+from rac_jax.retrieval import encoder as encoders
 
 STEPS, RECORDS, FIRST = 60, 12, 2  # steps at most; how often they are timed; records after a start that do not count
 SOURCE = "made"
@@ -26,7 +26,7 @@ SOURCE = "made"
 
 def measure(config: ConfigDict, workdir: Path, times: int) -> dict[str, Any]:
     """`figures`: what a table shows. The memory grows by so many times its rows before."""
-    dataset = data.create(config)
+    dataset = data.load(config)
     folder = Path(config.memory.dir or workdir / "memory")
     config.train.steps = min(config.train.steps or STEPS, STEPS)
     config.train.log_every = max(1, config.train.steps // RECORDS)
@@ -44,15 +44,15 @@ def measure(config: ConfigDict, workdir: Path, times: int) -> dict[str, Any]:
 def grow(config: ConfigDict, dataset: Dataset, folder: Path, times: int) -> None:
     """Build the memory, unless it is there, and add made keys like its own to it, with texts of its own."""
     mesh = sharding.make_mesh(config)
-    encoder, encode, parameters = system.frozen_encoder(config, mesh)
-    memory = build.open_or_build(config, dataset, encoder, encode, parameters, folder=folder, mesh=mesh)
+    encoder = encoders.load(config, mesh)
+    memory = build.open_or_build(config, dataset, encoder, folder=folder, mesh=mesh)
     if any(source.name == SOURCE and source.finished for source in memory.manifest.sources):
         return
     rows = times * len(memory)
     texts = memory.texts.take(memory.text_of[np.random.default_rng(0).integers(len(memory), size=rows)])
     table = columns.make(pa.array(texts), [f"{SOURCE}/{number}" for number in range(rows)])
     content = Content("made up", "", f"{SOURCE} {rows}", table, keys=made.like(memory.keys, rows))
-    build.add(config, memory.recipe, SOURCE, content, encode, parameters, folder=folder, mesh=mesh)
+    build.add(config, memory.recipe, SOURCE, content, encoder, folder=folder, mesh=mesh)
 
 
 def milliseconds(workdir: Path) -> list[float]:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from rac_jax import config as configs
 from rac_jax.report.tables import COLUMNS
 
 Paper = Mapping[str, Mapping[str, float]]  # data set -> column -> figure
@@ -73,8 +74,8 @@ ENCODERS = Table(
     "Nearest neighbour by encoder (exact, L2)",
     tuple(
         Row(name, {
-            "model.encoder": model, "model.encoder_weights": weights, "memory.index": "flat", "memory.metric": "l2",
-            **more,
+            "model.encoder.name": model, "model.encoder.weights": weights, "memory.index": "flat",
+            "memory.metric": "l2", **more,
         }, paper)
         for name, model, weights, more, paper in (
             ("EfficientNet-Lite0", "efficientnet_lite0", "efficientnet_lite0:imagenet", {}, {}),
@@ -130,17 +131,23 @@ INDEX = Table(
     measures=("indexed in, s", "ms a query", "ms with E"),
 )
 
-GLOVE = {"model.text": "glove"}
-RANDOM_WORDS = {"model.text": "random_words", "model.text_weights": "", "model.text_options": ""}
+
+def _text(name: str, weights: str = "", **options: int) -> dict[str, Any]:
+    """T as another model, with no option of the config's own T left."""
+    described = configs.default().model.text.to_dict() | {"name": name, "weights": weights, **options}
+    return {f"model.text.{field}": value for field, value in described.items()}
+
+
+RANDOM_WORDS = _text("random_words")
 
 TEXT = Table(
     "Text encoders",
     (
         Row("CLIP", {}),
-        Row("GloVe 50", GLOVE | {"model.text_weights": "glove:6b_50d", "model.text_options": "width=50"}),
-        Row("GloVe 300", GLOVE | {"model.text_weights": "glove:6b_300d", "model.text_options": ""}),
+        Row("GloVe 50", _text("glove", "glove:6b_50d", width=50)),
+        Row("GloVe 300", _text("glove", "glove:6b_300d")),
         Row("random words", RANDOM_WORDS),
-        Row("BERT", {"model.text": "bert", "model.text_weights": "bert", "model.text_options": ""}),
+        Row("BERT", _text("bert", "bert")),
     ),
 )
 
@@ -151,16 +158,17 @@ K = Table(
     log=True,
 )
 
+_KEPT: tuple[tuple[str, Mapping[str, float]], ...] = (
+    *((f"{share:g} of the rows", {"share": share}) for share in (0.05, 0.1, 0.25, 0.5)),
+    ("all rows", {}),
+    *((f"{number} rows a class", {"per_class": number}) for number in (1, 2, 5)),
+    *((f"{share:g} of the classes, 5 rows each", {"classes": share, "per_class": 5}) for share in (0.2, 0.4)),
+)
+
 CONTENT = Table(
     "What the memory holds (retrieval branch alone)",
     tuple(
-        Row(name, RETRIEVAL | {"memory.keep": keep})
-        for name, keep in (
-            *((f"{share:g} of the rows", f"share={share:g}") for share in (0.05, 0.1, 0.25, 0.5)),
-            ("all rows", ""),
-            *((f"{number} rows a class", f"per_class={number}") for number in (1, 2, 5)),
-            *((f"{share:g} of the classes, 5 rows each", f"classes={share:g},per_class=5") for share in (0.2, 0.4)),
-        )
+        Row(name, RETRIEVAL | {f"memory.keep.{field}": value for field, value in keep.items()}) for name, keep in _KEPT
     ),
 )
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from flax import nnx
+from ml_collections import ConfigDict
 
 from rac_jax.models.bag_of_words import Glove
 from rac_jax.models.bert import Bert
@@ -27,7 +28,7 @@ from rac_jax.weights import (
 from rac_jax.weights.catalogue import resolve
 from rac_jax.weights.tensor_files import digest
 
-__all__ = ["digest", "load", "read", "resolve"]
+__all__ = ["digest", "from_config", "load", "read", "resolve"]
 
 Model = TypeVar("Model", bound=nnx.Module)
 
@@ -51,6 +52,12 @@ def read(
     arrays = _convert(path, model)
     merging.fit(model, arrays, source=str(path), expect_missing=expect_missing)
     return arrays
+
+
+def from_config(config: ConfigDict, role: str, model: nnx.Module) -> dict[str, np.ndarray]:
+    """The arrays of the weights of a role (base, encoder or text) by path; empty if it is trained from scratch."""
+    source = config.model[role].weights
+    return read(model, source, weights_dir=config.weights_dir) if source else {}
 
 
 def load(model: Model, path_or_name: str | pathlib.Path, **options: Any) -> Model:

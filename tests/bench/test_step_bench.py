@@ -11,8 +11,8 @@ TINY = bench.Sizes(
     keys=200,
     image_size=32,
     rounds=1,
-    image_options="width=16,depth=1,heads=1,mlp_width=16",
-    text_options="width=16,depth=1,heads=1,mlp_width=16,projection=16",
+    image={"width": 16, "depth": 1, "heads": 1, "mlp_width": 16},
+    text={"width": 16, "depth": 1, "heads": 1, "mlp_width": 16, "projection": 16},
 )
 
 

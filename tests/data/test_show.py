@@ -7,7 +7,7 @@ from rac_jax.data import show
 
 
 def test_counts_of_the_digits():
-    text = show.counts_table(data.create(config.default()))
+    text = show.counts_table(data.load(config.default()))
     assert text.splitlines()[0] == "digits: 10 classes"
     assert "test          250 images" in text
     assert "training images a class: 150 to 5" in text
@@ -26,7 +26,7 @@ def test_frequency_plot_falls():
 def test_contact_sheet_shows_the_images():
     c = config.default()
     c.data.image_size = 32
-    found = data.create(c)
+    found = data.load(c)
     test = found.split("test")
     sheet = np.asarray(show.contact_sheet(found, test, data.eval_transform(c), seed=None, rows=2, columns=3))
     assert sheet.shape == (2 * (96 + 24) + 8, 3 * (96 + 8) + 8, 3)

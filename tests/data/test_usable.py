@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 def create(root: Path, policy: str):
     c = config.default()
     c.data.update(name="folder", root=str(root), on_bad_image=policy)
-    return data.create(c)
+    return data.load(c)
 
 
 def test_error_is_raised_where_the_image_is_read(root: Path):

@@ -7,8 +7,8 @@ import pytest
 
 from rac_jax import config as configs
 from rac_jax.memory import columns, edit, index, store
-from rac_jax.memory.snippets import Snippets
-from rac_jax.models.tokenizers import Tokenizer
+from rac_jax.retrieval.snippets import Snippets
+from rac_jax.retrieval.tokenizers import Tokenizer
 
 TEXTS = ("a", "b", "c", "d")
 RECIPE = {

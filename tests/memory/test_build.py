@@ -9,12 +9,11 @@ import pytest
 from rac_jax import config as configs
 from rac_jax import sharding
 from rac_jax.config import ConfigError
-from rac_jax.data import digits
+from rac_jax.data.sets import digits
 from rac_jax.memory import build, edit, manifest
 from rac_jax.models.preprocessing import HALF
+from rac_jax.retrieval.encoder import Encoder
 from tests.memory.conftest import add
-
-ENCODER = dataclasses.make_dataclass("Encoder", [("preprocessing", object, HALF)])()
 
 
 def encode(parameters, images):
@@ -29,7 +28,8 @@ def open_or_build(dataset, folder, *, function=encode, **changes):
             config.memory[name] = value
     mesh = sharding.make_mesh(config)
     parameters = sharding.put_replicated(mesh, {"scale": jnp.float32(1)})
-    return build.open_or_build(config, dataset, ENCODER, function, parameters, folder=folder, mesh=mesh)
+    encoder = Encoder(function, parameters, HALF, 16)
+    return build.open_or_build(config, dataset, encoder, folder=folder, mesh=mesh)
 
 
 def test_a_row_for_each_training_image_with_its_classs_text(tmp_path):

@@ -35,8 +35,8 @@ def command(monkeypatch, capsys):
 def config():
     c = demo.get_config()
     c.data.image_size = 16
-    c.model.encoder, c.model.encoder_weights = "vit_ti16", ""
-    c.model.encoder_options = "width=32,depth=1,heads=2,patch=8"
+    c.model.encoder.name, c.model.encoder.weights = "vit_ti16", ""
+    c.model.encoder.update(width=32, depth=1, heads=2, patch=8)
     c.mesh.data = 1
     return c
 
@@ -101,8 +101,8 @@ def test_keys_made_elsewhere(command, config, tmp_path):
 
 def test_another_encoder_is_refused(command, config, pets, tmp_path):
     command("build", config=config, memory=str(tmp_path / "m"))
-    config.model.encoder_options = "width=32,depth=2,heads=2,patch=8"
-    with pytest.raises(manifest.BadMemory, match=r"encoder\.options: .*depth=1.* there, .*depth=2.* wanted"):
+    config.model.encoder.update(width=32, depth=2, heads=2, patch=8)
+    with pytest.raises(manifest.BadMemory, match=r"encoder\.options\.depth: 1 there, 2 wanted"):
         command("add", config=config, memory=str(tmp_path / "m"), source="pets", **{"from": f"folder:{pets}"})
 
 

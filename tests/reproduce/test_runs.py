@@ -13,10 +13,10 @@ import pytest
 
 from configs import demo
 from rac_jax import config as configs
-from rac_jax import interruption
 from rac_jax.reproduce import results, runs
 from rac_jax.reproduce.runs import Result
 from rac_jax.reproduce.tables import TABLES, Row, Table
+from rac_jax.runtime import interruption
 from tests import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def test_rows_of_several_tables_share_a_run_and_no_two_of_one_table_do(tmp_path)
     assert folder("k", "k = 30") == folder("main", "retrieval, LACE")
     for table in TABLES.values():
         assert len({place.workdir(table, row, 0) for row in table.rows}) == len(table.rows)
-    long, other = (runs.folder_name({"model.encoder_weights": "a/" * 100 + end}) for end in "xy")
+    long, other = (runs.folder_name({"model.encoder.weights": "a/" * 100 + end}) for end in "xy")
     assert len(long) < 120 and long != other
 
 
@@ -128,7 +128,7 @@ def test_rows_share_a_memory_where_they_can(tmp_path):
 
 def test_a_row_that_cannot_be_run_says_why(tmp_path):
     place = runs.Place(tmp_path, ["--config=configs/demo.py"], demo.get_config(), "test")
-    row = Row("nowhere", {"model.encoder_weights": str(tmp_path / "nowhere.npz")})
+    row = Row("nowhere", {"model.encoder.weights": str(tmp_path / "nowhere.npz")})
     with pytest.raises(runs.RowFailed, match=r"^'.*nowhere\.npz' is neither a file nor .* \(see "):
         runs.result(place, TABLES["index"], row, 0)
 

@@ -37,7 +37,7 @@ def test_an_epoch_with_a_memory_that_was_grown(tmp_path):
     assert not (tmp_path / "eval").exists() and not (tmp_path / "neighbours").exists()
     memory = store.read(tmp_path / "memory")
     assert [(source.name, source.rows) for source in memory.manifest.sources] == [("train", 466), ("made", 932)]
-    assert set(memory.texts.take(memory.text_of[466:])) <= set(data.create(config).class_texts)
+    assert set(memory.texts.take(memory.text_of[466:])) <= set(data.load(config).class_texts)
     version = memory.version
     assert runtime.measure(config, tmp_path, times=2)["figures"] == found  # nothing is left to do
     assert store.read(tmp_path / "memory").version == version

@@ -1,0 +1,89 @@
+"""CIFAR-10-LT and CIFAR-100-LT: CIFAR made long-tailed by the exponential rule, any imbalance factor.
+
+From the published binary files, from class folders, or from TFDS, whichever is under the root.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from rac_jax.data import long_tail
+from rac_jax.data.dataset import ArrayImages, Dataset, Split, words
+from rac_jax.data.missing import MissingData
+from rac_jax.data.sets import folder, tfds
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The binary files: before each image's 3,072 bytes there are a few of labels, the last the finest."""
+
+    folder: str
+    names: str
+    files: dict[str, tuple[str, ...]]
+    label_bytes: int
+
+
+BINARY = {
+    10: Layout(
+        "cifar-10-batches-bin",
+        "batches.meta.txt",
+        {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)},
+        label_bytes=1,
+    ),
+    100: Layout(
+        "cifar-100-binary",
+        "fine_label_names.txt",
+        {"train": ("train.bin",), "test": ("test.bin",)},
+        label_bytes=2,
+    ),
+}
+HOW_TO_GET = """\
+  One of these, under the root:
+  cifar-{classes}-binary.tar.gz, unpacked ({layout}/{names} …), from
+      www.cs.toronto.edu/~kriz/cifar.html (the "binary version");
+  class folders, train/<class>/<image> and test/<class>/<image>;
+  cifar{classes} as TFDS prepares it: tfds build cifar{classes} --file_format=array_record --data_dir=ROOT"""
+
+
+def load(classes: int, root: str, *, imbalance: float, seed: int) -> Dataset:
+    """`imbalance` is how many times the first class outnumbers the last; 0 or 1 = leave as it is."""
+    layout = BINARY[classes]
+    binary = next((path for path in (Path(root), Path(root, layout.folder)) if (path / layout.names).is_file()), None)
+    if root and binary:
+        dataset = _read_binary(binary, layout)
+    elif root and Path(root, "train").is_dir():
+        dataset = folder.load(root, seed=seed, val_share=0.0, test_share=0.0)
+    elif root and Path(root, f"cifar{classes}").is_dir():
+        dataset = tfds.load(f"cifar{classes}", root)
+    else:
+        how = HOW_TO_GET.format(classes=classes, layout=layout.folder, names=layout.names)
+        raise MissingData(f"CIFAR-{classes}", root or '""', ["any form of its images"], how)
+    if dataset.num_classes != classes:
+        raise ValueError(f"{root}: {dataset.num_classes} classes; CIFAR-{classes} has {classes}")
+    dataset = dataclasses.replace(dataset, name=f"cifar{classes}_lt")
+    counts = dataset.class_counts
+    balanced = counts.min() == counts.max()  # class folders may already be long-tailed
+    return long_tail.thin_out(dataset, imbalance, seed) if imbalance > 1 and balanced else dataset
+
+
+def _read_binary(directory: Path, layout: Layout) -> Dataset:
+    class_names = tuple((directory / layout.names).read_text().split())
+    splits = {}
+    for name, files in layout.files.items():
+        content = np.concatenate([_read_rows(directory / file, layout.label_bytes) for file in files])
+        pixels = content[:, layout.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        labels = content[:, layout.label_bytes - 1].astype(np.int32)
+        if labels.max() >= len(class_names):
+            raise ValueError(f"{directory}: label {labels.max()} in {name}, but {len(class_names)} names")
+        images = ArrayImages(f"{directory.name}/{name}", np.ascontiguousarray(pixels))
+        splits[name] = Split(name, images, labels)
+    return Dataset(directory.name, class_names, tuple(words(name) for name in class_names), splits)
+
+
+def _read_rows(file: Path, label_bytes: int) -> np.ndarray:
+    row = label_bytes + 3 * 32 * 32
+    content = np.fromfile(file, np.uint8)
+    if content.size == 0 or content.size % row:
+        raise ValueError(f"{file}: {content.size} bytes is no multiple of {row}; it was cut short")
+    return content.reshape(-1, row)

@@ -1,0 +1,121 @@
+"""Nearest keys. Similarity is larger for nearer keys, whatever the metric.
+
+flat, hnsw, hnsw_sq and ivf_sq are FAISS's (faiss_index.py), milvus is a server (milvus.py), and device is no index at
+all: the accelerators read every key (on_device.py). auto is flat while there are few rows, and then hnsw.
+
+What an index is made of is its `spec`, which a memory keeps, so that it can grow and be rebuilt without a config.
+"""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from rac_jax.memory.index import faiss_index, milvus
+from rac_jax.memory.index.faiss_index import FaissIndex
+
+FLAT_UP_TO = 10_000  # rows, for "auto"
+
+Spec = dict[str, Any]
+
+
+class Index(Protocol):
+    """Finds rows by their keys."""
+
+    spec: Spec
+
+    @property
+    def width(self) -> int:
+        """Numbers in a key."""
+        ...
+
+    def __len__(self) -> int:
+        """How many keys it holds."""
+        ...
+
+    def find(
+        self, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def add(self, keys: np.ndarray) -> None: ...
+
+    def write(self, path: Path) -> None:
+        """One file that `read` opens."""
+        ...
+
+
+def spec(config: ConfigDict) -> Spec:
+    """What of the config decides an index; settings of the search are not among it."""
+    memory = config.memory
+    kind = "flat" if memory.index == "device" else memory.index  # all that the devices want of a memory is its keys
+    result: Spec = {"kind": kind, "metric": memory.metric}
+    if kind in ("hnsw", "hnsw_sq", "milvus", "auto"):
+        result |= {"m": memory.hnsw_m, "ef_construction": memory.ef_construction}
+    if kind == "milvus":
+        result["uri"] = memory.milvus_uri
+    return result
+
+
+def precision(config: ConfigDict) -> str:
+    """The numbers that keys are stored as."""
+    if config.memory.precision != "auto":
+        return config.memory.precision
+    return "float16" if config.memory.index in ("hnsw_sq", "ivf_sq") else "float32"
+
+
+def ef_search(config: ConfigDict) -> int:
+    """How many candidates a search of the graph keeps."""
+    return config.memory.ef_search or max(64, 4 * config.memory.k)
+
+
+def unit(vectors: Any, xp: Any = np) -> Any:
+    """Rows [N, D] scaled to length 1 (a zero row stays zero), float32. `xp` is numpy, or jax.numpy."""
+    vectors = xp.asarray(vectors, np.float32)
+    norms = xp.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / xp.maximum(norms, np.finfo(np.float32).tiny)
+
+
+def build(keys: np.ndarray, spec: Spec) -> Index:
+    """An index of keys [N, D] as a memory keeps them: float32 or float16, of unit length for cosine."""
+    if spec["kind"] == "milvus":
+        return milvus.build(keys, spec)
+    return faiss_index.build(keys, _faiss_kind(spec, len(keys)), spec)
+
+
+def read(path: Path, keys: np.ndarray, spec: Spec, *, writable: bool = False) -> Index:
+    """The index in a file over its memory's keys [N, D]; mapped, unless it is to be added to."""
+    if spec["kind"] == "milvus":
+        return milvus.read(path, keys, spec)
+    return faiss_index.read(path, keys, _faiss_kind(spec, len(keys)), spec, writable=writable)
+
+
+def _faiss_kind(spec: Spec, rows: int) -> str:
+    if spec["kind"] != "auto":
+        return spec["kind"]
+    return "flat" if rows <= FLAT_UP_TO else "hnsw"
+
+
+def add(index: Index, keys: np.ndarray) -> Index:
+    """The index with further keys [M, D], as a memory keeps them, which get the rows after its last."""
+    rows = len(index), len(index) + len(keys)
+    if isinstance(index, FaissIndex) and len({_faiss_kind(index.spec, number) for number in rows}) > 1:
+        return build(np.concatenate([index.stored(), keys]), index.spec)  # it outgrew its kind
+    index.add(keys)
+    return index
+
+
+def search(
+    index: Index, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [B, k] int64 (−1 where there are no more) and similarities [B, k], nearest first.
+
+    Only rows that are `allowed` [N] come back; None allows all. Where k rows are allowed, k come back.
+    """
+    if queries.shape[1] != index.width:
+        raise ValueError(
+            f"a query has {queries.shape[1]} numbers but the memory's keys have {index.width}: "
+            "this memory was built with another encoder"
+        )
+    queries = unit(queries) if index.spec["metric"] == "cosine" else queries
+    return index.find(np.ascontiguousarray(queries, np.float32), k, ef_search, allowed)

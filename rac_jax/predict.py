@@ -1,0 +1,163 @@
+"""What a trained run says of images: python -m rac_jax.predict --workdir=DIR IMAGE|FOLDER… [--json]
+
+For each image: the label, its probability, each branch's vote, and the neighbours in the memory, those that speak for
+the label marked. With --json, one JSON object a line. A file that is no usable image is skipped with a message, and
+the command then ends with exit code 1.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags
+from tqdm import tqdm
+
+from rac_jax import config as configs
+from rac_jax import data, evaluate, sharding
+from rac_jax.data.decode import BadImage, decode
+from rac_jax.data.sets.folder import ENDINGS
+from rac_jax.retrieval.lookup import KEEP_ALL
+from rac_jax.retrieval.retriever import Retriever
+from rac_jax.run import Run
+from rac_jax.runtime import commands, workdirs
+
+Answer = dict[str, Any]
+
+
+def main(argv: Sequence[str]) -> None:
+    given = flags.FLAGS
+    if not given.workdir or len(argv) < 2:
+        raise app.UsageError(f"a --workdir and images are needed\n\n{__doc__}")
+    workdir = Path(given.workdir)
+    config = workdirs.read_config(workdir)
+    if given.memory:
+        config.memory.dir = given.memory
+    configs.validate(config, devices=jax.device_count())
+    paths = list(images_in(map(Path, argv[1:])))
+    run, params, stats, _ = evaluate.restore(config, workdir, given.step)
+    broken = 0
+    with tqdm(total=len(paths), unit="img", disable=not sys.stderr.isatty()) as bar:
+        for answer in predict(run, params, stats, paths):
+            broken += "error" in answer
+            text = json.dumps(answer, ensure_ascii=False) if given.json else describe(answer, given.neighbours)
+            tqdm.write(text, file=sys.stderr if "error" in answer else sys.stdout)
+            bar.update()
+    if broken:
+        sys.exit(f"error: {broken} of {len(paths)} files are no usable images")
+
+
+def images_in(paths: Iterable[Path]) -> Iterator[Path]:
+    """The files themselves, and the images in folders and the folders in them, by name."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        found = [inside for inside in sorted(path.rglob("*")) if inside.suffix.lower() in ENDINGS]
+        if not found:
+            raise FileNotFoundError(f"there are no images in {path} (looked for {', '.join(sorted(ENDINGS))})")
+        yield from found
+
+
+def predict(run: Run, params: Any, stats: Any, paths: Sequence[Path]) -> Iterator[Answer]:
+    """An answer for each path, in order; a file that is no usable image gets one with an `error`."""
+    size = sharding.rows(min(run.config.eval.batch_size, len(paths)), run.mesh.size)
+    transform, nothing = data.eval_transform(run.config), np.random.default_rng(0)
+    eval_step = evaluate.make_eval_step(run)
+    for start in range(0, len(paths), size):
+        some = paths[start : start + size]
+        images = [_read(path) for path in some]
+        pixels = [transform(image, nothing) for image in images if not isinstance(image, str)]
+        answers = iter(_answers(run, params, stats, eval_step, pixels, size) if pixels else ())
+        for path, image in zip(some, images, strict=True):
+            yield {"image": str(path)} | ({"error": image} if isinstance(image, str) else next(answers))
+
+
+def _read(path: Path) -> np.ndarray | str:
+    """The image, or what is wrong with it."""
+    try:
+        return decode(path.read_bytes(), str(path))
+    except OSError as error:
+        return f"{path}: cannot be read ({error.strerror})"
+    except BadImage as error:
+        return str(error)
+
+
+def _answers(run: Run, params: Any, stats: Any, eval_step: Any, pixels: list[np.ndarray], size: int) -> list[Answer]:
+    """What is said of up to `size` images."""
+    padding = [np.zeros_like(pixels[0])] * (size - len(pixels))
+    zeros = np.zeros(size, np.int32)
+    batch = {"image": np.stack([*pixels, *padding]), "label": zeros, "id": zeros, "mask": np.ones(size, bool)}
+    placed = sharding.put_batch(run.mesh, batch | {"own": np.full(size, KEEP_ALL, np.int32)})
+    own, found, row_class = placed.pop("own"), None, None
+    if run.retriever is not None:
+        found, row_class = run.retriever(placed["image"], own), run.retriever.row_class
+    said = jax.device_get(eval_step(params, stats, placed, found, row_class)[1])
+    run.check()
+    return [_answer(run, said, place) for place in range(len(pixels))]
+
+
+def _answer(run: Run, said: dict[str, Any], place: int) -> Answer:
+    names = run.dataset.class_names
+    branches = {
+        branch: {"label": names[votes["label"][place]], "probability": float(votes["probability"][place])}
+        for branch in evaluate.BRANCHES
+        if (votes := said["votes"].get(branch))
+    }
+    answer: Answer = {**branches[run.model.output], "branches": branches}
+    if run.retriever is not None:
+        text = run.dataset.class_texts[said["votes"][run.model.output]["label"][place]]
+        answer["neighbours"] = _neighbours(run.retriever, said["rows"][place], said["similarities"][place], text)
+    return answer
+
+
+def _neighbours(retriever: Retriever, rows: np.ndarray, similarities: np.ndarray, text: str) -> list[Answer]:
+    """The neighbours, nearest first, and whether each speaks for a text."""
+    memory, there = retriever.memory, rows >= 0
+    rows, similarities = rows[there], similarities[there]
+    texts = memory.texts.take(memory.text_of[rows])
+    return [
+        {
+            "text": said,
+            "similarity": round(float(similarity), 4),
+            "source": memory.source_of(int(row))[0].name,
+            "image": memory.images[int(row)],
+            "supports": said == text,
+        }
+        for row, similarity, said in zip(rows, similarities, texts, strict=True)
+    ]
+
+
+def describe(answer: Answer, neighbours: int) -> str:
+    """An answer for people."""
+    if "error" in answer:
+        return f"skipped: {answer['error']}"
+    lines = [f"{answer['image']}: {answer['label']} ({100 * answer['probability']:.1f} %)"]
+    if len(answer["branches"]) > 1:
+        votes = (
+            f"{name} {vote['label']} {100 * vote['probability']:.1f} %" for name, vote in answer["branches"].items()
+        )
+        lines.append("  votes: " + ", ".join(votes))
+    if found := answer.get("neighbours"):
+        lines.append(f"  neighbours: {sum(n['supports'] for n in found)} of {len(found)} say so")
+        for n in found[:neighbours]:
+            mark = "+" if n["supports"] else " "
+            lines.append(f"  {mark} {n['similarity']:.3f}  {n['text']}  ({n['source']}: {n['image']})")
+    return "\n".join(lines)
+
+
+def _define_flags() -> None:
+    """Only for the command: importing this module defines no flags."""
+    flags.DEFINE_string("workdir", None, "The run's folder.")
+    flags.DEFINE_integer("step", None, "The checkpoint; default the newest.")
+    flags.DEFINE_string("memory", None, "Another memory than the run's own.")
+    flags.DEFINE_bool("json", False, "One JSON object a line.")
+    flags.DEFINE_integer("neighbours", 5, "How many neighbours are shown.", lower_bound=0)
+
+
+if __name__ == "__main__":
+    _define_flags()
+    commands.run(main)

@@ -1,1 +1,0 @@
-"""Answers of a trained run for image files."""

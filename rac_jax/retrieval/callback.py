@@ -1,0 +1,93 @@
+"""The compiled programs from images to neighbours: E, then `jax.pure_callback` into the host's lookup.
+
+Also E alone, for lookups by a thread of the host, and E with the search on the devices.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from rac_jax import sharding
+from rac_jax.memory.index import device
+from rac_jax.retrieval.encoder import Encode
+from rac_jax.retrieval.lookup import Lookup, drop_one
+
+Retrieved = dict[str, jax.Array]  # tokens [B, T], rows [B, k], similarities [B, k]
+
+
+def through_host(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Retrieved]:
+    """`retrieve(parameters, images [B, S, S, 3] uint8, own [B] int32)`, sharded over the batch.
+
+    Under shard_map each device looks its own part of the batch up: no image or key moves between
+    devices, and in a run of many processes each asks its own copy of the index.
+    """
+    length, k = lookup.snippets.tokenizer.length, lookup.k
+
+    def local(parameters: Any, images: jax.Array, own: jax.Array) -> Retrieved:
+        keys = _keys(encode, parameters, images)
+        batch = images.shape[0]
+        shapes = (
+            jax.ShapeDtypeStruct((batch, length), jnp.int32),
+            jax.ShapeDtypeStruct((batch, k), jnp.int32),
+            jax.ShapeDtypeStruct((batch, k), jnp.float32),
+        )
+        tokens, rows, similarities = jax.pure_callback(lookup.callback, shapes, keys, own)
+        return {"tokens": tokens, "rows": rows, "similarities": similarities}
+
+    return _over_the_batch(local, mesh, PartitionSpec(), batched=2)
+
+
+def on_device(encode: Encode, lookup: Lookup, mesh: Mesh, dtype: str) -> Callable[..., Retrieved]:
+    """The same function with the memory on the devices, its keys as `dtype`: no call to the host."""
+    axes, snippets = mesh.axis_names, lookup.snippets
+
+    def local(table: device.Table, texts: dict[str, jax.Array], parameters: Any, images: Any, own: Any) -> Retrieved:
+        keys = _keys(encode, parameters, images)
+        rows, similarities = device.search(table, keys, lookup.k + 1, metric=lookup.metric, axes=axes)
+        rows, similarities = drop_one(rows, similarities, lookup.dropped(rows, own, jnp), jnp)
+        there = rows >= 0
+        arrays = {"tokens": texts["tokens"], "starts": texts["starts"], "lengths": texts["lengths"]}
+        on_device = dataclasses.replace(snippets, **arrays)  # type: ignore[arg-type]  # arrays alone
+        tokens = on_device.join(jnp.where(there, texts["text_of"][rows], -1), jnp)
+        return {"tokens": tokens, "rows": rows, "similarities": jnp.where(there, similarities, 0)}
+
+    program = _over_the_batch(local, mesh, device.specs(mesh), PartitionSpec(), PartitionSpec(), batched=2)
+    texts = {"text_of": lookup.memory.text_of, "tokens": snippets.tokens}
+    texts |= {"starts": snippets.starts, "lengths": snippets.lengths}
+    placed = sharding.put_replicated(mesh, {name: np.asarray(values, np.int32) for name, values in texts.items()})
+    return functools.partial(program, device.place(lookup.memory, mesh, lookup.k + 1, dtype), placed)
+
+
+def keys_only(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:
+    """`keys(parameters, images)`: what `through_host` looks up the memory for, bit for bit, without asking."""
+    return _over_the_batch(
+        lambda parameters, images: _keys(encode, parameters, images), mesh, PartitionSpec(), batched=1
+    )
+
+
+def search_on_host(lookup: Lookup, keys: jax.Array, own: np.ndarray) -> dict[str, np.ndarray]:
+    """The answers of the callbacks of `through_host` for this process's keys [b, D], by threads of the host."""
+    queries = sharding.parts_of_this_process(keys)
+    with ThreadPoolExecutor(len(queries)) as threads:
+        found = list(threads.map(lookup.callback, queries, np.split(own, len(queries))))
+    tokens, rows, similarities = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return {"tokens": tokens, "rows": rows, "similarities": similarities}
+
+
+def _keys(encode: Encode, parameters: Any, images: jax.Array) -> jax.Array:
+    """E's keys, fenced off: whatever follows, E is compiled alike and gives the same bits."""
+    return jax.lax.optimization_barrier(jax.lax.stop_gradient(encode(parameters, images)))
+
+
+def _over_the_batch(local: Callable, mesh: Mesh, *specs: Any, batched: int) -> Callable:
+    """`local` on each device, compiled: arguments placed as `specs` say, then so many that are split by the batch."""
+    batch_axes = PartitionSpec(mesh.axis_names)
+    in_specs = (*specs, *[batch_axes] * batched)
+    return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=batch_axes, check_vma=False))

@@ -1,0 +1,142 @@
+"""Keys in, the neighbours' rows and tokens out: the part of retrieval that runs on the host."""
+
+import dataclasses
+import os
+import threading
+import time
+from typing import Any
+
+import faiss
+import jax
+import numpy as np
+
+from rac_jax.memory import index
+from rac_jax.memory.store import Memory
+from rac_jax.retrieval.snippets import Snippets
+
+# In place of a query's own row: it has none in this memory, or nothing is to be left out for it.
+NO_ROW, KEEP_ALL = -1, -2
+
+# To see how many texts fit, so many keys may be read, and between so many images be looked up.
+SAMPLED_KEYS, SAMPLE = 10_000_000, (16, 256)
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbours:
+    """What the memory says of a batch, nearest first. A missing neighbour has row −1, similarity 0."""
+
+    tokens: np.ndarray  # [B, T] int32
+    rows: np.ndarray  # [B, k] int32
+    similarities: np.ndarray  # [B, k] float32
+
+
+class LookupFailed(RuntimeError):
+    """A lookup inside a compiled program went wrong; the cause says how."""
+
+
+@dataclasses.dataclass
+class Lookup:
+    """Looks neighbours up in a memory.
+
+    `callback` is for compiled programs. It never raises: an exception in one device's callback would
+    leave the others waiting in a collective until the process aborts. It answers "no neighbours" and
+    keeps the exception, which `check` raises on the host.
+    """
+
+    memory: Memory
+    snippets: Snippets
+    k: int
+    ef_search: int
+    exclude: str  # what a training query leaves out: id | first | none
+
+    def __post_init__(self) -> None:
+        self._failure: Exception | None = None
+        self._seconds, self._calls = 0.0, 0
+        self._lock = threading.Lock()
+        # One callback a device runs at once, and they share the cores.
+        self._threads = max(1, (os.cpu_count() or 1) // jax.local_device_count())
+
+    @property
+    def metric(self) -> str:
+        return self.memory.index.spec["metric"]
+
+    def search(self, queries: np.ndarray, own: np.ndarray) -> Neighbours:
+        """Neighbours of queries [B, D]; `own` [B] are the rows of the queries' own images (see NO_ROW)."""
+        rows, similarities = index.search(self.memory.index, queries, self.k + 1, self.ef_search, self.memory.allowed())
+        rows, similarities = drop_one(rows, similarities, self.dropped(rows, own))
+        return Neighbours(
+            self.tokens(rows),
+            rows.astype(np.int32),
+            np.where(rows < 0, 0, similarities).astype(np.float32),
+        )
+
+    def tokens(self, rows: np.ndarray) -> np.ndarray:
+        """What the texts of rows [B, k] say together, [B, T]."""
+        return self.snippets.join(self._texts(rows))
+
+    def fitting(self, rows: np.ndarray) -> np.ndarray:
+        """How many of the texts of rows [B, k] that says uncut, [B]."""
+        return self.snippets.fitting(self._texts(rows))
+
+    def mean_fitting(self) -> float:
+        """How many of the k texts T reads uncut, on average over some of the memory's own images."""
+        allowed = self.memory.allowed()
+        rows = np.arange(len(self.memory)) if allowed is None else np.flatnonzero(allowed)
+        number = np.clip(SAMPLED_KEYS // max(len(rows), 1), *SAMPLE)
+        some = rows[np.unique(np.linspace(0, len(rows) - 1, number).astype(int))]
+        keys = np.asarray(self.memory.keys[some], np.float32)
+        return float(self.fitting(self.search(keys, some.astype(np.int32)).rows).mean())
+
+    def _texts(self, rows: np.ndarray) -> np.ndarray:
+        return np.where(rows < 0, -1, self.memory.text_of[rows])
+
+    def dropped(self, rows: Any, own: Any, xp: Any = np) -> Any:
+        """Which of the k + 1 ranks each query leaves out, [B]: the last where none has a reason to go.
+
+        `xp` is numpy, or jax.numpy where the lookup is on the devices.
+        """
+        last = xp.full(len(rows), rows.shape[1] - 1, np.int32)
+        if self.exclude == "first":
+            return xp.where(own == KEEP_ALL, last, 0)
+        if self.exclude == "id":
+            mine = (rows == own[:, None]) & (own[:, None] >= 0)
+            return xp.where(mine.any(axis=1), mine.argmax(axis=1).astype(np.int32), last)
+        return last
+
+    def callback(self, queries: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, ...]:
+        """`search` for `jax.pure_callback`: arrays, and no exception."""
+        started = time.perf_counter()
+        faiss.omp_set_num_threads(self._threads)  # holds for the calling thread only
+        try:
+            found = self.search(np.asarray(queries), np.asarray(own))
+        except Exception as error:
+            self._failure = self._failure or error
+            found = self._nothing(len(queries))
+        with self._lock:
+            self._seconds += time.perf_counter() - started
+            self._calls += 1
+        return found.tokens, found.rows, found.similarities
+
+    def check(self) -> None:
+        """Raise what went wrong inside a callback since the last check, if anything did."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise LookupFailed(f"the lookup in {self.memory.folder} failed: {failure}") from failure
+
+    def take_milliseconds(self) -> float:
+        """Mean time of a callback since the last call of this."""
+        with self._lock:
+            seconds, calls = self._seconds, self._calls
+            self._seconds, self._calls = 0.0, 0
+        return 1e3 * seconds / max(calls, 1)
+
+    def _nothing(self, batch: int) -> Neighbours:
+        none = np.full((batch, self.k), -1, np.int32)
+        return Neighbours(self.snippets.join(none), none, np.zeros((batch, self.k), np.float32))
+
+
+def drop_one(rows: Any, similarities: Any, dropped: Any, xp: Any = np) -> tuple[Any, Any]:
+    """[B, k + 1] without the rank `dropped` [B] of each query: [B, k]."""
+    rank = xp.arange(rows.shape[1] - 1, dtype=np.int32)[None, :]
+    kept = rank + (rank >= dropped[:, None]).astype(np.int32)
+    return xp.take_along_axis(rows, kept, axis=1), xp.take_along_axis(similarities, kept, axis=1)

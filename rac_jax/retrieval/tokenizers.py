@@ -1,0 +1,135 @@
+"""Text -> token ids, as each text encoder wants them."""
+
+import dataclasses
+import gzip
+import importlib.util
+import itertools
+import os
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from rac_jax.config import ConfigError
+from rac_jax.weights import catalogue, glove
+
+CLIP_MERGES = 49152 - 256 - 2  # the file holds more; CLIP's vocabulary stops here
+CLIP_LENGTH = 77
+BERT_LENGTH = 256  # BERT reads up to 512; attention's cost grows with the square
+WORDS_LENGTH = 128
+ANY_WORDS = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """Turns snippets into ids. A sequence is start, snippets with separators between, end, padding."""
+
+    encode: Callable[[list[str]], list[list[int]]]  # without start and end
+    vocab_size: int
+    length: int  # of a sequence, start and end included
+    start: int
+    end: int
+    separator: tuple[int, ...]  # what ", " between two snippets becomes
+    pad: int = 0
+
+
+def from_config(config: ConfigDict) -> Tokenizer:
+    """The tokenizer of T. The vocabularies of BERT and GloVe are stored beside their weights."""
+    name, weights = config.model.text.name, config.model.text.weights
+    if name == "clip_text":
+        return clip()
+    if name in ("bert", "minilm"):
+        return word_pieces(catalogue.resolve(weights or name, config.weights_dir))
+    if name == "glove":
+        return known_words(glove.words(catalogue.resolve(weights or "glove:6b_300d", config.weights_dir)))
+    if name == "random_words":
+        return any_words()
+    known = "clip_text, bert, minilm, glove, random_words"
+    raise ConfigError(f"config.model.text.name is {name!r}; known: {known}")
+
+
+def clip() -> Tokenizer:
+    """CLIP's byte-pair encoding, from the vocabulary file inside the package openai-clip."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that there is no torch is meant
+    from transformers import CLIPTokenizer  # seconds to import: only where text is tokenised
+
+    vocabulary, merges = _clip_vocabulary(_clip_file())
+    tokenizer = CLIPTokenizer(vocab=vocabulary, merges=merges)  # type: ignore[arg-type]
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+
+    end = vocabulary["<|endoftext|>"]
+    separator = tuple(encode([","])[0])
+    return Tokenizer(encode, len(vocabulary), CLIP_LENGTH, end - 1, end, separator)
+
+
+def _clip_file() -> Path:
+    package = importlib.util.find_spec("clip")  # not imported: it would ask for torch
+    for folder in (package.submodule_search_locations or []) if package else []:
+        file = Path(folder) / "bpe_simple_vocab_16e6.txt.gz"
+        if file.exists():
+            return file
+    raise FileNotFoundError(
+        "CLIP's vocabulary (bpe_simple_vocab_16e6.txt.gz) was not found; pip install openai-clip==1.0.1"
+    )
+
+
+def _clip_vocabulary(file: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    lines = gzip.decompress(file.read_bytes()).decode().split("\n")
+    merges = [(left, right) for left, right in map(str.split, lines[1 : CLIP_MERGES + 1])]
+    letters = _byte_letters()
+    words = [letter + "</w>" for letter in letters]
+    joined = [left + right for left, right in merges]
+    specials = ["<|startoftext|>", "<|endoftext|>"]
+    tokens = itertools.chain(letters, words, joined, specials)
+    return {token: i for i, token in enumerate(tokens)}, merges
+
+
+def _byte_letters() -> list[str]:
+    """A visible letter for each byte, in the vocabulary's order: printable ones stand for themselves."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
+
+
+def word_pieces(path: Path, length: int = BERT_LENGTH) -> Tokenizer:
+    """BERT's word pieces, from the vocab.txt in a Hugging Face folder."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import BertTokenizer
+
+    file = (path if path.is_dir() else path.parent) / "vocab.txt"
+    if not file.is_file():
+        raise FileNotFoundError(f"BERT's vocabulary is not beside its weights: there is no {file}")
+    vocabulary = {piece: i for i, piece in enumerate(file.read_text(encoding="utf-8").splitlines())}
+    tokenizer = BertTokenizer(vocab=vocabulary)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+
+    start, end, pad = (vocabulary[piece] for piece in ("[CLS]", "[SEP]", "[PAD]"))
+    return Tokenizer(encode, len(vocabulary), length, start, end, tuple(encode([","])[0]), pad)
+
+
+def known_words(vocabulary: list[str], length: int = WORDS_LENGTH) -> Tokenizer:
+    """Words of a list: word i has id i + 1, other words are left out, and so are start, end and separators."""
+    ids = {word: i + 1 for i, word in enumerate(vocabulary)}
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [[ids[word] for word in _words(text) if word in ids] for text in texts]
+
+    return Tokenizer(encode, len(vocabulary) + 1, length, start=0, end=0, separator=())
+
+
+def any_words(length: int = WORDS_LENGTH) -> Tokenizer:
+    """Any word: its id is a checksum, so it needs no list and is the same in every run."""
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [[1 + zlib.crc32(word.encode()) % (ANY_WORDS - 1) for word in _words(text)] for text in texts]
+
+    return Tokenizer(encode, ANY_WORDS, length, start=0, end=0, separator=())
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower().replace("_", " "))

@@ -1,0 +1,88 @@
+"""A run's folder: config.json, checkpoints/, memory/, eval/, tensorboard/."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from rac_jax import config as configs
+from rac_jax.config import ConfigError, changed
+from rac_jax.runtime import files, processes
+
+
+@contextlib.contextmanager
+def claim(config: ConfigDict, workdir: Path) -> Iterator[None]:
+    """Hold the folder for this run alone, and record the config in it, unless it holds a run with other settings."""
+    with _hold(workdir) if processes.first() else contextlib.nullcontext():
+        check(config, workdir)
+        processes.wait()
+        processes.require_shared(workdir)
+        if processes.first():
+            files.write_json(workdir / "config.json", plain(config))
+        yield
+
+
+@contextlib.contextmanager
+def _hold(workdir: Path) -> Iterator[None]:
+    """Lock the folder; the system itself lets go when the process ends, however it ends."""
+    path = workdir / ".lock"
+    with files.writing(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise RuntimeError(f"{workdir} is in use by {holder}; name another --workdir, or wait for it") from None
+        with files.writing(path):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+        yield
+
+
+def check(config: ConfigDict, workdir: Path) -> None:
+    """Refuse a folder that holds a run with other settings, and say which."""
+    path = workdir / "config.json"
+    differences = changed(json.loads(path.read_text()), plain(config)) if path.exists() else {}
+    if differences:
+        lines = [f"  {name}: {old!r} there, {now!r} now" for name, (old, now) in differences.items()]
+        raise ConfigError(
+            f"{workdir} holds a run with other settings:\n"
+            + "\n".join(lines)
+            + "\nName another --workdir, or give the settings of that run."
+        )
+
+
+def read_config(workdir: Path) -> ConfigDict:
+    """The config of the run in a folder."""
+    path = workdir / "config.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: {workdir} holds no run")
+    config = configs.default()
+    try:
+        _update(config, json.loads(path.read_text()))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is not a config of this version ({error})") from error
+    return config
+
+
+def _update(config: ConfigDict, plain: dict[str, Any]) -> None:
+    for name, value in plain.items():
+        if isinstance(value, dict):
+            _update(config[name], value)
+        else:
+            config[name] = tuple(value) if isinstance(value, list) else value
+
+
+def plain(config: ConfigDict) -> dict[str, Any]:
+    """The config as JSON holds it."""
+    return json.loads(config.to_json_best_effort())

@@ -1,0 +1,99 @@
+"""Every way to look up feeds the step with the same neighbours."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from rac_jax import data
+from rac_jax.data import pipeline
+from rac_jax.retrieval.lookup import LookupFailed
+from rac_jax.run import Run
+from tests import tiny
+
+
+@pytest.fixture(scope="module", params=[1, 8])
+def parts(request, tmp_path_factory):
+    config = tiny.config(devices=request.param)
+    config.eval.batch_size = 16  # E rounds alike in all batches of a size
+    return Run.from_config(config, tmp_path_factory.mktemp("feed"))
+
+
+def train_batches(parts, number, start=0):
+    split, transform = parts.dataset.split("train"), data.train_transform(parts.config)
+    batches = pipeline.train_batches(split, transform, batch_size=16, seed=0, workers=0, start=start)
+    return list(itertools.islice(batches, number))
+
+
+def fed(parts, lookup, batches, training=True):
+    parts.config.memory.lookup = lookup
+    return [jax.device_get(pair) for pair in parts.feed(batches, split="train", training=training)]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_pipelined_finds_exactly_what_the_callback_finds(parts, training):
+    batches = train_batches(parts, 6)
+    expected = fed(parts, "callback", batches, training)
+    found = fed(parts, "pipelined", batches, training)
+    assert len(found) == len(expected) == 6
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert len({pair[1]["rows"].tobytes() for pair in found}) == 6  # each batch has neighbours of its own
+
+
+def test_a_failure_in_the_thread_is_raised_by_check(parts, monkeypatch):
+    monkeypatch.setattr(parts.retriever.lookup, "search", lambda *_: 1 / 0)
+    (_, found), *_ = fed(parts, "pipelined", train_batches(parts, 2))
+    assert (found["rows"] == -1).all()
+    with pytest.raises(LookupFailed, match="division by zero"):
+        parts.check()
+
+
+def test_a_feed_that_is_left_early_ends_its_thread(parts):
+    parts.config.memory.lookup = "pipelined"
+    batches = parts.feed(iter(train_batches(parts, 5)), split="train", training=True)
+    next(batches)
+    batches.close()
+    assert list(batches) == []
+
+
+def plain_batch(parts, ids):
+    split, transform = parts.dataset.split("train"), data.eval_transform(parts.config)
+    images = np.stack([transform(split.images[i], np.random.default_rng(0)) for i in ids])
+    ids = np.array(ids, np.int32)
+    return {"image": images, "label": split.labels[ids], "id": ids, "mask": np.ones(len(ids), bool)}
+
+
+def test_cached_neighbours_are_those_of_the_plain_images_and_are_found_once(parts, monkeypatch):
+    plain = [plain_batch(parts, range(start, start + 16)) for start in (0, 450)]
+    expected = fed(parts, "callback", plain)
+    found = fed(parts, "cached", plain)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    monkeypatch.setattr(Run, "put", lambda *_, **__: 1 / 0)  # neither E nor the index is asked again
+    augmented = fed(parts, "cached", train_batches(parts, 2))
+    for batch, neighbours in augmented:
+        assert not (neighbours["rows"] == batch["id"][:, None]).any()
+    (_, again), *_ = fed(parts, "cached", plain)
+    np.testing.assert_array_equal(again["rows"], expected[0][1]["rows"])
+
+
+def test_cached_neighbours_for_evaluation_are_others_than_for_training(parts):
+    plain = [plain_batch(parts, range(16))]
+    expected = fed(parts, "callback", plain, training=False)
+    found = fed(parts, "cached", plain, training=False)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    np.testing.assert_array_equal(found[0][1]["rows"][:, 0], np.arange(16))
+
+
+def test_on_the_devices_the_same_neighbours_are_found_as_by_a_flat_index(tmp_path):
+    found = {}
+    for kind in ("flat", "device"):
+        config = tiny.config()
+        config.memory.index, config.memory.device_dtype = kind, "float32"
+        config.memory.dir = str(tmp_path / "memory")  # the devices want no index of their own: it is the same memory
+        parts = Run.from_config(config, tmp_path)
+        found[kind] = fed(parts, "callback", train_batches(parts, 2))
+    for (_, device), (_, flat) in zip(found["device"], found["flat"], strict=True):
+        np.testing.assert_array_equal(device["rows"], flat["rows"])
+        np.testing.assert_array_equal(device["tokens"], flat["tokens"])
+        np.testing.assert_allclose(device["similarities"], flat["similarities"], rtol=1e-5)

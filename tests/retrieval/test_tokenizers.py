@@ -1,0 +1,43 @@
+"""CLIP's tokens, equal to the reference tokenizer's."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rac_jax.retrieval import tokenizers
+from rac_jax.retrieval.snippets import Snippets
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tokens.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def clip():
+    return tokenizers.from_config("clip_text")
+
+
+def test_vocabulary(clip):
+    assert (clip.vocab_size, clip.start, clip.end, clip.length) == (49408, 49406, 49407, 77)
+    assert len(clip.separator) == 1
+
+
+def test_names_of_places_and_species(clip):
+    texts = [place["text"] for place in GOLDEN["places"]]
+    assert clip.encode(texts) == [place["ids"][1:-1] for place in GOLDEN["places"]]
+    names = [species["text"] for species in GOLDEN["inat"]]
+    assert clip.encode(names) == [species["ids"][1:-1] for species in GOLDEN["inat"]]
+
+
+@pytest.mark.parametrize("case", GOLDEN["joined"] + GOLDEN["joined_short"], ids=lambda c: c["text"][:20])
+def test_joining_snippets_equals_tokenising_the_joined_text(clip, case):
+    texts = case["text"].split(", ")
+    distinct = sorted(set(texts))
+    joined = Snippets.tokenise(distinct, clip, cut="token").join(np.array([[distinct.index(t) for t in texts]]))
+    assert joined[0].tolist() == case["ids"]
+    assert joined.dtype == np.int32
+
+
+def test_an_unknown_text_encoder_is_refused():
+    with pytest.raises(ValueError, match="clip_text"):
+        tokenizers.from_config("word2vec")

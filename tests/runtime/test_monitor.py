@@ -1,0 +1,65 @@
+"""Losses are looked at as they come out, and a bad one names its batch."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rac_jax import train
+from rac_jax.checkpoints import Checkpoints
+from rac_jax.retrieval import feed
+from rac_jax.runtime.monitor import Breakdown, InFlight, NotFinite
+from tests import tiny
+
+
+def metrics(loss, norm=1.0):
+    return {"loss": jnp.float32(loss), "gradient_norm": jnp.float32(norm)}
+
+
+def test_means_since_the_last_time(tmp_path):
+    in_flight = InFlight(tmp_path, None, Breakdown())
+    for step, loss in enumerate([1.0, 2.0, 6.0]):
+        in_flight.add(step, jnp.arange(2), metrics(loss))
+    assert in_flight.take_means() == {"loss": 3.0, "gradient_norm": 1.0}
+    in_flight.add(3, jnp.arange(2), metrics(5.0))
+    assert in_flight.take_means()["loss"] == 5.0
+
+
+@pytest.mark.parametrize("bad", [metrics(np.nan), metrics(np.inf), metrics(1.0, np.nan)])
+def test_a_bad_step_is_noticed_two_steps_later_without_being_waited_for(tmp_path, bad, monkeypatch):
+    class Images:
+        def references(self):
+            return [f"{i}.png" for i in range(8)]
+
+    class Split:
+        images = Images()
+
+    in_flight = InFlight(tmp_path, Images().references, Breakdown())
+    in_flight.add(1, jnp.array([7, 5]), bad)
+    in_flight.add(2, jnp.array([1, 2]), metrics(1.0))
+    with pytest.raises(NotFinite, match="step 1 has loss"):
+        in_flight.add(3, jnp.array([3, 4]), metrics(1.0))
+    found = json.loads((tmp_path / "not_finite_0.json").read_text())
+    assert (found["step"], found["ids"], found["images"]) == (1, [7, 5], ["7.png", "5.png"])
+
+
+def test_a_run_whose_loss_is_not_finite_stops_and_saves_nothing_after_it(tmp_path, monkeypatch):
+    config = tiny.config("base")
+    config.train.steps, config.checkpoint.every, config.train.log_every = 9, 1, 9
+    original, seen = feed.feed, []
+
+    def poisoned(*args, **kwargs):
+        for batch, found in original(*args, **kwargs):
+            seen.append(np.asarray(batch["id"]).tolist())
+            if len(seen) == 4:
+                batch = batch | {"label": jax.jit(lambda label: label + 1000)(batch["label"])}  # no such class
+            yield batch, found
+
+    monkeypatch.setattr(feed, "feed", poisoned)
+    with pytest.raises(NotFinite, match=r"step 4 has .*Lower config"):
+        train.train(config, tmp_path)
+    assert json.loads((tmp_path / "not_finite_0.json").read_text())["ids"] == seen[3]
+    with Checkpoints.read(tmp_path) as checkpoints:
+        assert checkpoints.latest() == 3

@@ -1,0 +1,49 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rac_jax import config as configs
+from rac_jax.runtime import workdirs
+
+
+def claim(config, workdir):
+    with workdirs.claim(config, workdir):
+        pass
+
+
+def test_a_folder_is_claimed_once_and_by_one_config(tmp_path):
+    config = configs.default()
+    claim(config, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["memory"]["k"] == 30
+    config.train.steps = 7  # may change
+    workdirs.check(config, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["steps"] == 0
+    claim(config, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["steps"] == 7
+    config.memory.k = 10
+    with pytest.raises(configs.ConfigError, match=r"memory\.k: 30 there, 10 now"):
+        claim(config, tmp_path / "run")
+
+
+HOLD = """
+import sys, pathlib
+from rac_jax import config, workdirs
+with workdirs.claim(config.default(), pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_in_use_is_refused_until_its_process_is_gone(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path],
+        env={**os.environ, "PYTHONPATH": "."}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as holder:  # fmt: skip
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(RuntimeError, match=rf"is in use by process {holder.pid} on "):
+            claim(configs.default(), tmp_path)
+        holder.kill()
+    claim(configs.default(), tmp_path)

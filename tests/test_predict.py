@@ -1,0 +1,100 @@
+"""A run that was trained for two steps answers for files, good and bad."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rac_jax import data, evaluate, train
+from rac_jax import predict as predict
+from rac_jax.report import predictions
+from rac_jax.runtime import workdirs
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The run's folder, and its parts, parameters and statistics as they are restored from it."""
+    workdir = tmp_path_factory.mktemp("run")
+    config = tiny.config()
+    config.train.steps = 2
+    train.train(config, workdir)
+    restored = evaluate.restore(workdirs.read_config(workdir), workdir, None)
+    assert restored[3] == 2
+    return workdir, restored[:3]
+
+
+@pytest.fixture
+def digits(tmp_path):
+    """The first three test images as files."""
+    images = data.load(tiny.config()).split("test").images
+    paths = [tmp_path / f"{number}.png" for number in range(3)]
+    for number, path in enumerate(paths):
+        Image.fromarray(images[number]).save(path)
+    return paths
+
+
+def test_the_config_of_a_run_is_read_back(run):
+    assert workdirs.read_config(run[0]).to_dict() == tiny.config().to_dict() | {
+        "train": tiny.config().train.to_dict() | {"steps": 2}
+    }
+
+
+def test_answers_are_those_of_the_evaluation(run, digits):
+    workdir, restored = run
+    answers = list(predict.predict(*restored, digits))
+    expected = predictions.read(workdir / "eval" / "test_predictions.arrow")
+    names, memory = restored[0].dataset.class_names, restored[0].retriever.memory
+    for place, answer in enumerate(answers):
+        assert answer["image"] == str(digits[place])
+        assert list(answer["branches"]) == list(expected.votes) == ["rac", "base", "retrieval"]
+        for branch, vote in answer["branches"].items():
+            assert vote["label"] == names[expected.votes[branch].label[place]]
+            assert vote["probability"] == pytest.approx(expected.votes[branch].probability[place], rel=1e-4)
+        assert (answer["label"], answer["probability"]) == tuple(answer["branches"]["rac"].values())
+        own_text = restored[0].dataset.class_texts[names.index(answer["label"])]
+        texts = memory.texts.take(memory.text_of[expected.rows[place]])
+        assert [n["text"] for n in answer["neighbours"]] == texts
+        assert [n["supports"] for n in answer["neighbours"]] == [text == own_text for text in texts]
+        assert answer["neighbours"][0]["source"] == "train"
+
+
+def test_broken_files_are_skipped_and_the_others_answered(run, digits, tmp_path):
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff nothing")
+    paths = [digits[0], tmp_path / "broken.jpg", tmp_path / "gone.png", digits[1]]
+    answers = list(predict.predict(*run[1], paths))
+    assert ["error" in answer for answer in answers] == [False, True, True, False]
+    assert "broken.jpg: not a usable image" in answers[1]["error"]
+    assert "gone.png: cannot be read" in answers[2]["error"]
+    assert json.loads(json.dumps(answers[3]))["image"] == str(digits[1])
+
+
+def test_folders_are_searched_in_order(digits, tmp_path):
+    (tmp_path / "notes.txt").write_text("no image")
+    assert list(predict.images_in([tmp_path])) == digits
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no images in .*empty"):
+        list(predict.images_in([tmp_path / "empty"]))
+
+
+def test_an_answer_for_people():
+    neighbours = [
+        {"text": "two", "similarity": 0.9, "source": "train", "image": "a.png", "supports": True},
+        {"text": "six", "similarity": 0.8, "source": "more", "image": "b.png", "supports": False},
+    ]
+    votes = {"rac": {"label": "two", "probability": 0.75}, "base": {"label": "six", "probability": 0.5}}
+    answer = {"image": "x.png", "label": "two", "probability": 0.75, "branches": votes, "neighbours": neighbours}
+    assert predict.describe(answer, 1).splitlines() == [
+        "x.png: two (75.0 %)",
+        "  votes: rac two 75.0 %, base six 50.0 %",
+        "  neighbours: 1 of 2 say so",
+        "  + 0.900  two  (train: a.png)",
+    ]
+
+
+def test_evaluation_draws_its_pictures(run):
+    folder = run[0] / "report" / "test"
+    names = {path.stem for path in folder.iterdir()}
+    assert {"by_class", "by_frequency", "confusion", "calibration", "random_0", "worst_0"} <= names
+    assert np.asarray(Image.open(folder / "random_0.png")).std() > 10
