@@ -6,13 +6,14 @@ from ml_collections import ConfigDict
 
 from rac_jax.data import long_tail, transforms, usable
 from rac_jax.data.dataset import Dataset, Split
+from rac_jax.data.encoded import EncodedImages
 from rac_jax.data.files import FileImages
 from rac_jax.data.randaugment import RandAugment
-from rac_jax.data.sets import cifar, digits, folder, imagenet, inat, packed, places, table, tfds
+from rac_jax.data.sets import cifar, digits, folder, groceries, imagenet, inat, packed, places, table, tfds
 from rac_jax.data.sets.tfds import RecordImages
 
 KNOWN = """\
-digits, places_lt, inat2018, imagenet_lt, cifar10_lt, cifar100_lt; folder (config.data.root) or folder:DIR;
+digits, groceries, places_lt, inat2018, imagenet_lt, cifar10_lt, cifar100_lt; folder (config.data.root) or folder:DIR;
 table:FILE with a .csv, .jsonl or .parquet; tfds:NAME"""
 
 
@@ -29,6 +30,8 @@ def _load(data: ConfigDict) -> Dataset:
     shares = {"seed": data.seed, "val_share": data.val_share, "test_share": data.test_share}
     if kind == "digits":
         return digits.load(data.seed)
+    if kind == "groceries":
+        return groceries.load(data.seed)
     if kind == "places_lt":
         return places.load(data.root, data.lists)
     if kind == "inat2018":
@@ -58,7 +61,7 @@ def sized(dataset: Dataset, image_size: int) -> Dataset:
 
 
 def _sized(split: Split, image_size: int) -> Split:
-    if not isinstance(split.images, FileImages | RecordImages):
+    if not isinstance(split.images, EncodedImages | FileImages | RecordImages):
         return split
     return dataclasses.replace(split, images=dataclasses.replace(split.images, enough=2 * image_size))
 

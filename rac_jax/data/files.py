@@ -29,12 +29,19 @@ class FileImages:
         return Path(self.root, self.paths[position].decode())
 
     def __getitem__(self, position: int) -> np.ndarray:
+        return decode(self.encoded(position), self.source_of(position), self.enough)
+
+    def source_of(self, position: int) -> str:
+        """The file, for error messages."""
+        return str(self.path(position))
+
+    def encoded(self, position: int) -> bytes:
+        """The file's content, not decoded."""
         path = self.path(position)
         try:
-            encoded = path.read_bytes()
+            return path.read_bytes()
         except OSError as error:
             raise BadImage(f"{path}: cannot be read ({error.strerror})") from error
-        return decode(encoded, str(path), self.enough)
 
     def select(self, positions: np.ndarray) -> "FileImages":
         return dataclasses.replace(self, paths=self.paths[positions])

@@ -14,6 +14,7 @@ from PIL import Image
 
 from rac_jax.data.dataset import Dataset, Images, Split
 from rac_jax.data.decode import BadImage, decode
+from rac_jax.data.encoded import EncodedImages
 from rac_jax.data.files import FileImages
 from rac_jax.runtime.files import write_text
 
@@ -89,13 +90,9 @@ def run(job: Job) -> list[str]:
 
 def _encoded(images: Images, position: int) -> bytes:
     """The image's file as it is, if it can be decoded; an image that is no file as PNG."""
-    if isinstance(images, FileImages):
-        path = images.path(position)
-        try:
-            encoded = path.read_bytes()
-        except OSError as error:
-            raise BadImage(f"{path}: cannot be read ({error.strerror})") from error
-        decode(encoded, str(path))
+    if isinstance(images, EncodedImages | FileImages):
+        encoded = images.encoded(position)
+        decode(encoded, images.source_of(position))
         return encoded
     buffer = io.BytesIO()
     Image.fromarray(images[position]).save(buffer, "PNG")

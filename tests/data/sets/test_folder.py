@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said(tmp_path: Path):
     make(tmp_path, ["train/b/1.png", "test/c/1.png"])
     with pytest.raises(ValueError, match=r"test/c: this class has no training folder"):
         create(tmp_path)
-    with pytest.raises(ValueError, match=r"config.data.name is 'folders'; known: digits, places_lt"):
+    with pytest.raises(ValueError, match=r"config.data.name is 'folders'; known: digits, groceries, places_lt"):
         create(tmp_path, name="folders")
 
 
