@@ -4,6 +4,7 @@ Axes: `data` splits the batch; `fsdp` splits the batch too, and with it the para
 state. The class axis is never split: 365 or 8,142 classes divide by nothing useful.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,17 +18,32 @@ AXES = ("data", "fsdp")
 SMALLEST = 2**12  # numbers in an array that is worth splitting
 
 
-def make_mesh(config: ConfigDict) -> Mesh:
-    """The devices as a data × fsdp grid; `config.validate` has checked the numbers."""
+def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The devices (default: all) as a data × fsdp grid; `config.validate` has checked the numbers.
+
+    The order is that of `in_order`, on every machine. `jax.make_mesh` would choose an order of its own on a TPU pod.
+    """
+    devices = in_order(jax.devices() if devices is None else devices)
+    processes = len({device.process_index for device in devices})
     fsdp = config.mesh.fsdp
-    data = jax.device_count() // fsdp if config.mesh.data == -1 else config.mesh.data
-    if jax.process_count() > 1 and data * fsdp < jax.device_count():
+    data = len(devices) // fsdp if config.mesh.data == -1 else config.mesh.data
+    if processes > 1 and data * fsdp < len(devices):
         raise ConfigError(
-            f"config.mesh.data is {data}; in a run of {jax.process_count()} processes all {jax.device_count()} devices "
+            f"config.mesh.data is {data}; in a run of {processes} processes all {len(devices)} devices "
             "must be used, as with -1"
         )
-    devices = jax.devices()[: data * fsdp]
-    return jax.make_mesh((data, fsdp), AXES, axis_types=(AxisType.Auto,) * 2, devices=devices)
+    grid = np.array(devices[: data * fsdp]).reshape(data, fsdp)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 2)
+
+
+def in_order(devices: Sequence[jax.Device]) -> list[jax.Device]:
+    """Devices by process, then by id.
+
+    A batch is split over the mesh in this order, so the rows that a process reads are contiguous in the global batch,
+    and those of process 0 come first. `data.pipeline` reads them so, and building a memory and lookup=cached rely on
+    it: they take row i of a global batch for image i of the data set.
+    """
+    return sorted(devices, key=lambda device: (device.process_index, device.id))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -17,7 +17,7 @@ from rac_jax.checkpoints import Checkpoints
 from tests import tiny
 from tests.test_train import events
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def config(variant=""):
