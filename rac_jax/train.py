@@ -18,7 +18,6 @@ from tqdm import tqdm
 from rac_jax import data, evaluate, losses, optimizer, sharding
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
-from rac_jax.models.draws import Draws, part_of
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.run import Run
 from rac_jax.runtime import monitor, processes, workdirs
@@ -115,11 +114,11 @@ def make_train_step(
         """Over the real examples of the batch, written as a mean over equal parts."""
         return (values * mask.astype(jnp.float32) * padding).mean()
 
-    def loss_of(params: Any, stats: Any, batch: Any, tokens: Any, draws: Draws) -> tuple[jax.Array, Any]:
+    def loss_of(params: Any, stats: Any, batch: Any, tokens: Any) -> tuple[jax.Array, Any]:
         still = optimizer.not_trained(config, params)
         params = jax.tree.map(lambda leaf, keep: jax.lax.stop_gradient(leaf) if keep else leaf, params, still)
         model = nnx.merge(graph, params, stats)
-        logits = model(batch["image"], tokens, train=True, draws=draws)
+        logits = model(batch["image"], tokens, train=True, keys=batch["key"])
         labels, mask = batch["label"], batch["mask"]
         loss = mean(losses.general(logits[model.output], labels, terms, config.loss.smoothing), mask)
         right = {f"accuracy_{branch}": mean(_right(values, labels), mask) for branch, values in logits.items()}
@@ -130,12 +129,12 @@ def make_train_step(
     def train_step(
         state: State, batch: dict[str, jax.Array], tokens: jax.Array | None
     ) -> tuple[State, dict[str, jax.Array]]:
-        # Random numbers depend on the seed, the step and the place in the global batch, not on devices.
-        draws = Draws(jax.random.fold_in(jax.random.key(config.seed), state.step), 0, parts, devices)
+        batch = batch | {"key": example_keys(config.seed, state.step, len(batch["label"]))}
         if parts == 1:
-            grads, (metrics, stats) = gradient(state.params, state.stats, batch, tokens, draws)
+            grads, (metrics, stats) = gradient(state.params, state.stats, batch, tokens)
         else:
-            grads, (metrics, stats) = accumulated(gradient, state.params, state.stats, batch, tokens, draws)
+            rows = {"batch": batch, "tokens": tokens}
+            grads, (metrics, stats) = accumulated(gradient, state.params, state.stats, rows, parts, devices)
         params, opt_state = optimizer.update(tx, grads, state.opt_state, state.params)
         metrics["gradient_norm"] = optax.tree.norm(grads)
         return State(state.step + 1, params, stats, opt_state), metrics
@@ -143,27 +142,38 @@ def make_train_step(
     return train_step
 
 
+def example_keys(seed: int, step: jax.Array, count: int) -> jax.Array:
+    """A random key for each example [count]: of the seed, the step and the position in the global batch only."""
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
+
+
 def accumulated(
-    gradient: Callable[..., tuple[Any, Any]], params: Any, stats: Any, batch: Any, tokens: Any, draws: Draws
+    gradient: Callable[..., tuple[Any, Any]], params: Any, stats: Any, rows: Any, parts: int, devices: int
 ) -> tuple[Any, Any]:
-    """`gradient` of the whole batch, computed part after part: the mean over equal parts."""
-    rows = {"batch": batch, "tokens": tokens}
+    """The gradient over all rows, computed part by part: the mean over `parts` equal parts."""
 
     def of(part: jax.Array, stats: Any) -> tuple[Any, Any]:
-        mine = jax.tree.map(lambda x: part_of(x, part, draws.parts, draws.devices), rows)
-        return gradient(params, stats, mine["batch"], mine["tokens"], draws.replace(part=part))
+        mine = jax.tree.map(lambda x: part_of(x, part, parts, devices), rows)
+        return gradient(params, stats, mine["batch"], mine["tokens"])
 
     def add(carry: Any, part: jax.Array) -> tuple[Any, None]:
         sums, stats = carry
         grads, (metrics, stats) = of(part, stats)
         return (jax.tree.map(jnp.add, sums, (grads, metrics)), stats), None
 
-    numbers = jnp.arange(draws.parts, dtype=jnp.int32)
+    numbers = jnp.arange(parts, dtype=jnp.int32)
     shapes, (metric_shapes, _) = jax.eval_shape(of, numbers[0], stats)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes, metric_shapes))
     (sums, stats), _ = jax.lax.scan(add, (zeros, stats), numbers)
-    grads, metrics = jax.tree.map(lambda total: total / draws.parts, sums)
+    grads, metrics = jax.tree.map(lambda total: total / parts, sums)
     return grads, (metrics, stats)
+
+
+def part_of(rows: jax.Array, part: jax.Array | int, parts: int, devices: int) -> jax.Array:
+    """The rows of one part of a batch [B, ...] that is split over devices: [B / parts, ...], some of every device."""
+    each = rows.reshape(devices, parts, -1, *rows.shape[1:])
+    return each[:, part].reshape(-1, *rows.shape[1:])
 
 
 def _right(logits: jax.Array, labels: jax.Array) -> jax.Array:

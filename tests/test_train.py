@@ -289,3 +289,18 @@ def test_tensorboard_events(eight):
     assert '"batch_size": 16' in text
     assert "_hparams_/session_start_info" in tags["tensors"]
     assert board.Scalars("train/learning_rate")[0].value == pytest.approx(1e-7)
+
+
+@pytest.mark.parametrize("devices, parts", [(1, 4), (2, 2), (4, 3)])
+def test_an_example_has_the_same_key_in_every_part_and_stays_on_its_device(devices, parts):
+    keys = jax.random.key_data(train.example_keys(3, np.int32(7), 48))
+    longer = jax.random.key_data(train.example_keys(3, np.int32(7), 51))  # filled up for other devices
+    np.testing.assert_array_equal(longer[:48], keys)
+    assert len(np.unique(np.asarray(keys), axis=0)) == 48
+    positions = np.arange(48)
+    mine = [train.part_of(positions, part, parts, devices) for part in range(parts)]
+    assert sorted(np.concatenate(mine)) == list(range(48))
+    for part in range(parts):
+        np.testing.assert_array_equal(train.part_of(keys, part, parts, devices), keys[mine[part]])
+        of_first_device = [i for i in mine[part] if i < 48 // devices]
+        assert len(of_first_device) == 48 // devices // parts

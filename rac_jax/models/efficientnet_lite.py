@@ -14,7 +14,6 @@ from flax import nnx
 
 from rac_jax.models import layers, preprocessing
 from rac_jax.models.convolution import BatchNormMode, ConvNorm, relu6
-from rac_jax.models.draws import Draws
 
 _EPSILON = 1e-3
 _STEM_WIDTH = 32
@@ -71,12 +70,12 @@ class Block(nnx.Module):
         self.residual = stride == 1 and width_in == stage.width
         self.drop = drop
 
-    def __call__(self, x: jax.Array, *, train: bool, draws: Draws | None) -> jax.Array:
+    def __call__(self, x: jax.Array, *, train: bool, keys: jax.Array | None) -> jax.Array:
         """[B, H, W, in] to [B, H / stride, W / stride, out]."""
         y = x if self.expand is None else relu6(self.expand(x, train=train))
         y = relu6(self.depthwise(y, train=train))
         y = self.project(y, train=train)
-        return x + layers.drop_path(y, self.drop, draws) if self.residual else y
+        return x + layers.drop_path(y, self.drop, keys) if self.residual else y
 
 
 class EfficientNetLite(nnx.Module):
@@ -110,12 +109,12 @@ class EfficientNetLite(nnx.Module):
         self.preprocessing = preprocessing
         self.remat = remat
 
-    def __call__(self, images: jax.Array, *, train: bool = False, draws: Draws | None = None) -> jax.Array:
+    def __call__(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
         """Normalised images [B, H, W, 3] to features [B, feature_width] or logits, float32."""
         x = relu6(self.stem(images, train=train))
         for i, block in enumerate(self.blocks):
-            block_draws = draws.fold_in(i) if draws and train else None
-            x = layers.run_block(block, x, remat=self.remat, train=train, draws=block_draws)
+            own = layers.fold_in(keys if train else None, i)
+            x = layers.run_block(block, x, remat=self.remat, train=train, keys=own)
         x = relu6(self.top(x, train=train)).astype(jnp.float32)
         features = jnp.mean(x, axis=(1, 2))
         return features if self.head is None else self.head(features)

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rac_jax.models import initialisers
-from rac_jax.models.draws import Draws
 
 
 class Dense(nnx.Module):
@@ -210,15 +209,20 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None) -> 
     return (mixed / total).astype(v.dtype)
 
 
-def drop_path(x: jax.Array, rate: float, draws: Draws | None) -> jax.Array:
+def drop_path(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
     """Stochastic depth: drops the residual x [B, ...] of whole examples, and scales the others up.
 
-    One draw an example of the global batch, so the result is the same however the batch is sharded.
+    `keys` [B] has one random key per example, so the result does not depend on how the batch is split.
     """
-    if rate == 0.0 or draws is None:
+    if rate == 0.0 or keys is None:
         return x
-    kept = draws.bernoulli(1.0 - rate, x.shape[0]).reshape((-1,) + (1,) * (x.ndim - 1))
+    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate))(keys).reshape((-1,) + (1,) * (x.ndim - 1))
     return jnp.where(kept, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros_like(x))
+
+
+def fold_in(keys: jax.Array | None, number: int) -> jax.Array | None:
+    """The keys [B] of the block with this number, from those of the examples; None without randomness."""
+    return None if keys is None else jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
 
 
 def drop_rates(last: float, depth: int) -> tuple[float, ...]:

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rac_jax.models.draws import Draws
 from rac_jax.models.preprocessing import Preprocessing
 
 Logits = dict[str, jax.Array]  # by branch: rac (when both are there), base, retrieval; [B, L] float32
@@ -23,7 +22,7 @@ class ImageEncoder(Protocol):
     feature_width: int
     preprocessing: Preprocessing
 
-    def __call__(self, images: jax.Array, *, train: bool = False, draws: Draws | None = None) -> jax.Array: ...
+    def __call__(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array: ...
 
 
 class TextEncoder(Protocol):
@@ -77,12 +76,12 @@ class RAC(nnx.Module):
         tokens: jax.Array | None,
         *,
         train: bool = False,
-        draws: Draws | None = None,
+        keys: jax.Array | None = None,
     ) -> Logits:
         """Logits by branch for uint8 images [B, S, S, 3] and token ids [B, T]."""
         logits: Logits = {}
         if self.base is not None:
-            features = self.base(self.base.preprocessing.normalise(images), train=train, draws=draws)
+            features = self.base(self.base.preprocessing.normalise(images), train=train, keys=keys)
             logits["base"] = self.base_head(features)
         if self.text is not None:
             assert tokens is not None, "the retrieval branch reads tokens"

@@ -9,7 +9,6 @@ from flax import nnx
 
 from rac_jax.models import layers, preprocessing
 from rac_jax.models.convolution import BatchNormMode, ConvNorm
-from rac_jax.models.draws import Draws
 
 _EXPANSION = 4
 _EPSILON = 1e-5
@@ -29,11 +28,11 @@ class Bottleneck(nnx.Module):
         self.shortcut = ConvNorm(width_in, width_out, 1, stride=shortcut_stride, **options) if reshaped else None
         self.drop = drop
 
-    def __call__(self, x: jax.Array, *, train: bool, draws: Draws | None) -> jax.Array:
+    def __call__(self, x: jax.Array, *, train: bool, keys: jax.Array | None) -> jax.Array:
         """[B, H, W, in] to [B, ⌈H / stride⌉, ⌈W / stride⌉, 4 · width]."""
         y = jax.nn.relu(self.conv1(x, train=train))
         y = jax.nn.relu(self.conv2(y, train=train))
-        y = layers.drop_path(self.conv3(y, train=train), self.drop, draws)
+        y = layers.drop_path(self.conv3(y, train=train), self.drop, keys)
         if self.shortcut is not None:
             x = self.shortcut(average_pairs(x) if self.pooled else x, train=train)
         return jax.nn.relu(x + y)
@@ -103,12 +102,12 @@ class ResNet(nnx.Module):
         self.remat = remat
         self.dtype = dtype
 
-    def __call__(self, images: jax.Array, *, train: bool = False, draws: Draws | None = None) -> jax.Array:
+    def __call__(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
         """Normalised images [B, H, W, 3] to features [B, feature_width] or logits, float32."""
-        features = jnp.mean(self.feature_map(images, train=train, draws=draws).astype(jnp.float32), axis=(1, 2))
+        features = jnp.mean(self.feature_map(images, train=train, keys=keys).astype(jnp.float32), axis=(1, 2))
         return features if self.head is None else self.head(features)
 
-    def feature_map(self, images: jax.Array, *, train: bool = False, draws: Draws | None = None) -> jax.Array:
+    def feature_map(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
         """[B, H, W, 3] to the last stage's output [B, H / 32, W / 32, feature_width]."""
         x = images
         for convolution in self.stem:
@@ -117,8 +116,8 @@ class ResNet(nnx.Module):
         number = 0
         for stage in self.stages:
             for block in stage:
-                block_draws = draws.fold_in(number) if draws and train else None
-                x = layers.run_block(block, x, remat=self.remat, train=train, draws=block_draws)
+                own = layers.fold_in(keys if train else None, number)
+                x = layers.run_block(block, x, remat=self.remat, train=train, keys=own)
                 number += 1
         return x
 

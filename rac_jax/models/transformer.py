@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rac_jax.models import layers
-from rac_jax.models.draws import Draws
 
 Rows = Callable[[jax.Array], jax.Array]  # cuts rows [B, Q, D] out of [B, T, D]
 
@@ -46,14 +45,14 @@ class Block(nnx.Module):
         x: jax.Array,
         *,
         bias: jax.Array | None = None,
-        draws: Draws | None = None,
+        keys: jax.Array | None = None,
         pick: Rows | None = None,
     ) -> jax.Array:
-        """Tokens [B, T, D] to [B, T, D]; `bias` is added to attention scores, `draws` drive stochastic depth.
+        """Tokens [B, T, D] to [B, T, D]; `bias` is added to attention scores; `keys` [B] are for stochastic depth.
 
         `pick` cuts out the rows whose output is wanted, and only they are computed: what a last block is asked for.
         """
-        first, second = draws.split() if draws else (None, None)
+        first, second = layers.fold_in(keys, 0), layers.fold_in(keys, 1)
         normal = self.norm1(x)
         if pick is None:
             mixed = self.attention(normal, bias)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rac_jax.models import initialisers, layers, preprocessing
-from rac_jax.models.draws import Draws
 from rac_jax.models.transformer import Block, Rows
 
 
@@ -87,9 +86,9 @@ class ViT(nnx.Module):
         self.remat = remat
         self.dtype = dtype
 
-    def __call__(self, images: jax.Array, *, train: bool = False, draws: Draws | None = None) -> jax.Array:
+    def __call__(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
         """Normalised images [B, H, W, 3] to features [B, feature_width] or logits, float32."""
-        x = self.encode(images, draws=draws if train else None, pick=lambda tokens: tokens[:, :1])
+        x = self.encode(images, keys=keys if train else None, pick=lambda tokens: tokens[:, :1])
         features = self.final_norm(x[:, 0])
         if self.projection is not None:
             features = self.projection(features)
@@ -98,13 +97,12 @@ class ViT(nnx.Module):
         features = features.astype(jnp.float32)
         return features if self.head is None else self.head(features)
 
-    def encode(self, images: jax.Array, *, draws: Draws | None = None, pick: Rows | None = None) -> jax.Array:
+    def encode(self, images: jax.Array, *, keys: jax.Array | None = None, pick: Rows | None = None) -> jax.Array:
         """[B, H, W, 3] to the last block's output, class token first: [B, 1 + patches, width], or the rows picked."""
         x = self.embed(images)
         for i, block in enumerate(self.blocks):
-            block_draws = draws.fold_in(i) if draws else None
             picked = pick if i + 1 == len(self.blocks) else None
-            x = layers.run_block(block, x, remat=self.remat, draws=block_draws, pick=picked)
+            x = layers.run_block(block, x, remat=self.remat, keys=layers.fold_in(keys, i), pick=picked)
         return x
 
     def embed(self, images: jax.Array) -> jax.Array:

@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 from rac_jax import models, weights
-from rac_jax.models.draws import Draws
 from rac_jax.models.efficientnet_lite import Stage
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "efficientnet_lite"
@@ -96,7 +95,7 @@ def test_stochastic_depth_draws_per_example_and_only_in_training():
     model = small(drop_path=0.9)
     key = jax.random.key(0)
     same = jnp.broadcast_to(images(1), (8, 16, 16, 3))
-    plain = nnx.jit(lambda m: m(same, draws=Draws(key)))(model)
+    plain = nnx.jit(lambda m: m(same, keys=jax.random.split(key, 8)))(model)
     np.testing.assert_allclose(plain, jnp.broadcast_to(plain[:1], plain.shape), atol=1e-6)
-    dropped = np.asarray(nnx.jit(lambda m: m(same, train=True, draws=Draws(key)))(model))
+    dropped = np.asarray(nnx.jit(lambda m: m(same, train=True, keys=jax.random.split(key, 8)))(model))
     assert len(np.unique(dropped[:, 0].round(5))) == 2  # with and without the residual

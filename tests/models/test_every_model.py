@@ -7,7 +7,6 @@ import pytest
 from flax import nnx
 
 from rac_jax import models
-from rac_jax.models.draws import Draws
 from rac_jax.models.preprocessing import Preprocessing
 
 TEXT = ("clip_text", "bert", "minilm", "glove", "random_words")
@@ -20,7 +19,7 @@ def test_images_to_features(name, dtype):
     def run(images, key):
         model = models.create(name, image_size=224, dtype=dtype, drop_path=0.1)
         assert model.preprocessing.image_size == 224
-        return model(images, train=True, draws=Draws(key)), jnp.zeros(model.feature_width)
+        return model(images, train=True, keys=jax.random.split(key)), jnp.zeros(model.feature_width)
 
     images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
     features, width = nnx.eval_shape(run, images, jax.eval_shape(lambda: jax.random.key(0)))

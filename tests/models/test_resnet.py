@@ -10,7 +10,6 @@ from flax import nnx
 
 from rac_jax import models, weights
 from rac_jax.models import resnet
-from rac_jax.models.draws import Draws
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "resnet_timm"
 NARROW = {"widths": (8, 16, 32, 64)}
@@ -57,7 +56,9 @@ def test_training_modes_of_batch_norm():
 
     @nnx.jit
     def step(model):
-        gradients = nnx.grad(lambda m: jnp.sum(m(images, train=True, draws=Draws(jax.random.key(0))) ** 2))(model)
+        gradients = nnx.grad(
+            lambda m: jnp.sum(m(images, train=True, keys=jax.random.split(jax.random.key(0), len(images))) ** 2)
+        )(model)
         return gradients["stem"][0]["norm"]["scale"][...]
 
     moved, kept = small(batch_norm="update", remat=True), small(batch_norm="frozen")

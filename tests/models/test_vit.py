@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 from rac_jax import models, weights
-from rac_jax.models.draws import Draws
 from rac_jax.weights import vit_names
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
@@ -96,7 +95,7 @@ def test_bfloat16_keeps_the_direction_of_the_features():
 def test_stochastic_depth_does_not_depend_on_the_sharding():
     model, key = load(TIMM, drop_path=0.5), jax.random.key(1)
     images = jnp.asarray(np.random.default_rng(0).normal(size=(8, 64, 64, 3)), jnp.float32)
-    train = nnx.jit(lambda model, x: model(x, train=True, draws=Draws(key)))
+    train = nnx.jit(lambda model, x: model(x, train=True, keys=jax.random.split(key, 8)))
     whole = train(model, images)
     assert float(jnp.abs(whole - run(model, images)).max()) > 1e-2
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -112,7 +111,9 @@ def test_remat_changes_no_gradient():
 
     @nnx.jit
     def gradient(model):
-        return nnx.grad(lambda m: jnp.sum(m(images, train=True, draws=Draws(jax.random.key(0))) ** 2))(model)
+        return nnx.grad(
+            lambda m: jnp.sum(m(images, train=True, keys=jax.random.split(jax.random.key(0), len(images))) ** 2)
+        )(model)
 
     sizes = {"width": 32, "heads": 2, "depth": 2, "image_size": 64, "drop_path": 0.2}
     plain = nnx.to_pure_dict(gradient(models.create("vit_b16", **sizes)))
