@@ -35,7 +35,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.data.on_bad_image = "error"  # that cannot be decoded: error | skip (decodes all once, at the start)
     c.data.seed = 0  # how a data set that is split or made long-tailed here is drawn
     c.data.image_size = 224  # what B and E see
-    c.data.crop = 0.95  # evaluation: resize to image_size / crop, then cut the centre
+    c.data.crop = 0.95  # evaluation: resize the shorter side to image_size / crop, then cut the centre; at most 1
     c.data.crop_scale = (0.75, 1.0)  # training: share of the image's area that a crop keeps
     c.data.crop_ratio = (0.75, 1.33)  # training: width / height of a crop
     c.data.flip = 0.5  # training: probability of a left-right flip
@@ -172,6 +172,7 @@ NOT_NEGATIVE = (
     "optim.weight_decay", "train.steps", "eval.every", "eval.show",
 )  # fmt: skip
 SHARES = (
+    "data.crop",  # above 1 the image would be padded with black
     "memory.keep.classes",
     "memory.keep.share",
     "data.flip",

@@ -25,6 +25,7 @@ def test_defaults_are_valid_and_locked():
             26,
             r"config\.train\.accumulate is 26; it must be at most 25, a device's share of the batch",
         ),
+        ("data.crop", 1.2, r"config\.data\.crop is 1\.2; it must be between 0 and 1"),
         ("data.flip", 1.5, r"config\.data\.flip is 1\.5; it must be between 0 and 1"),
         ("optim.clip", 0.0, r"config\.optim\.clip is 0\.0; it must be above 0"),
         ("optim.warmup_epochs", 31.0, r"config\.optim\.warmup_epochs is 31\.0; .*at most train\.epochs \(30\.0\)"),

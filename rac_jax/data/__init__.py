@@ -9,12 +9,16 @@ from rac_jax.data.dataset import Dataset, Split
 from rac_jax.data.encoded import EncodedImages
 from rac_jax.data.files import FileImages
 from rac_jax.data.randaugment import RandAugment
+from rac_jax.data.reading import enough_for, read_image
 from rac_jax.data.sets import cifar, digits, folder, groceries, imagenet, inat, packed, places, table, tfds
 from rac_jax.data.sets.tfds import RecordImages
 
 KNOWN = """\
 digits, groceries, places_lt, inat2018, imagenet_lt, cifar10_lt, cifar100_lt; folder (config.data.root) or folder:DIR;
 table:FILE with a .csv, .jsonl or .parquet; tfds:NAME"""
+
+
+__all__ = ["KNOWN", "Dataset", "Split", "eval_transform", "load", "read_image", "sized", "train_transform"]
 
 
 def load(config: ConfigDict) -> Dataset:
@@ -55,7 +59,7 @@ def _perhaps_thinned(dataset: Dataset, data: ConfigDict) -> Dataset:
 
 
 def sized(dataset: Dataset, image_size: int) -> Dataset:
-    """Large images need not be decoded in full."""
+    """The data set with images decoded only as large as a run at `image_size` needs: see decode.decode."""
     splits = {name: _sized(split, image_size) for name, split in dataset.splits.items()}
     return dataclasses.replace(dataset, splits=splits)
 
@@ -63,11 +67,11 @@ def sized(dataset: Dataset, image_size: int) -> Dataset:
 def _sized(split: Split, image_size: int) -> Split:
     if not isinstance(split.images, EncodedImages | FileImages | RecordImages):
         return split
-    return dataclasses.replace(split, images=dataclasses.replace(split.images, enough=2 * image_size))
+    return dataclasses.replace(split, images=dataclasses.replace(split.images, enough=enough_for(image_size)))
 
 
 def train_transform(config: ConfigDict) -> transforms.Transform:
-    """What training does to an image."""
+    """The augmentation that training applies to an image."""
     data = config.data
     return transforms.TrainTransform(
         size=data.image_size,
@@ -80,6 +84,6 @@ def train_transform(config: ConfigDict) -> transforms.Transform:
 
 
 def eval_transform(config: ConfigDict) -> transforms.Transform:
-    """What evaluation, and the building of a memory, do to an image."""
+    """The transform of evaluation, which memories are built with too."""
     data = config.data
     return transforms.CentreCrop(data.image_size, data.crop, data.interpolation)

@@ -1,7 +1,7 @@
 """Encoded bytes -> uint8 [H, W, 3], or a BadImage that says what is wrong.
 
-Ordinary JPEGs go through simplejpeg: Pillow's pixels in half its time. All that is unusual (other
-formats, CMYK, what simplejpeg refuses) goes through Pillow.
+Ordinary JPEGs are decoded by simplejpeg, which gives Pillow's pixels in half the time. Everything else (other formats,
+CMYK, what simplejpeg refuses) is decoded by Pillow.
 """
 
 import io
@@ -10,12 +10,13 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-MAX_PIXELS = 200_000_000  # more is taken for a decompression bomb: 600 MB for one image
-Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # so that Pillow does not warn of a photograph of 100 megapixels
+MAX_PIXELS = 200_000_000  # a larger image is treated as a decompression bomb: 600 MB decoded
+Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # Pillow would warn about photographs of 100 megapixels
 
 JPEG_START = b"\xff\xd8\xff"
 ORIENTATION = 0x0112  # EXIF's tag
-# EXIF orientation -> how a camera's pixels have to be turned to stand upright.
+DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
+# EXIF orientation -> how to turn the stored pixels upright.
 UPRIGHT = {
     2: lambda image: image[:, ::-1],
     3: lambda image: image[::-1, ::-1],
@@ -50,7 +51,7 @@ def decode(encoded: bytes, name: str, enough: int = 0) -> np.ndarray:
 
 
 def _decode_jpeg(encoded: bytes, enough: int) -> np.ndarray | None:
-    """None: for Pillow to try."""
+    """The pixels, or None where Pillow has to try."""
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(encoded)
         if space not in ("YCbCr", "Gray", "RGB"):
@@ -72,14 +73,34 @@ def _decode_any(encoded: bytes) -> np.ndarray:
     with Image.open(io.BytesIO(encoded)) as picture:
         _refuse_bomb(*picture.size)
         upright = ImageOps.exif_transpose(picture)
-        if upright.mode.startswith("I"):  # 16 bits a pixel; Pillow's conversion would cut, not scale
-            grey = np.clip(np.asarray(upright).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
-            return np.repeat(grey[..., None], 3, axis=-1)
+        if upright.mode[0] in "IF":  # 16 or 32 bits a pixel: Pillow's own conversion would cut, not scale
+            return np.repeat(eight_bits(np.asarray(upright))[..., None], 3, axis=-1)
         if upright.has_transparency_data:  # on white, as a page shows it
             layer = upright.convert("RGBA")
             ground = Image.new("RGBA", layer.size, "white")
             return np.asarray(Image.alpha_composite(ground, layer).convert("RGB"))
         return np.asarray(upright.convert("RGB"))
+
+
+def eight_bits(grey: np.ndarray) -> np.ndarray:
+    """Grey values of any integer or floating-point type, scaled to 0…255 by the range they use: uint8, same shape.
+
+    Such files do not say which value is white. Floats up to 1 are taken as 0…1. Otherwise white is the largest value of
+    the smallest usual depth (8, 10, 12, 14 or 16 bits) that contains the image's largest value: 12-bit images of a
+    camera or a scanner, stored in 16 bits, come out right. Negative or larger values have no such reading: ValueError.
+    """
+    low, high = grey.min(), grey.max()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise ValueError("pixels that are NaN or infinite")
+    floats = grey.dtype.kind == "f"
+    slack = 0.1 if floats else 0.0  # floats that were resized overshoot a little
+    whites = [1] * floats + [2**bits - 1 for bits in DEPTHS]
+    white = next((white for white in whites if high <= (1 + slack) * white), None)
+    if white is None or low < -slack * white:
+        raise ValueError(
+            f"pixels from {low:g} to {high:g}, where 0 to 1 or 0 to at most 65535 can be read; save it with 8 bits"
+        )
+    return np.rint(np.clip(grey.astype(np.float64) / white, 0, 1) * 255).astype(np.uint8)
 
 
 def _refuse_bomb(width: int, height: int) -> None:

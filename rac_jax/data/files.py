@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from rac_jax.data.dataset import Split
-from rac_jax.data.decode import BadImage, decode
+from rac_jax.data.decode import decode
 from rac_jax.data.missing import MissingData
+from rac_jax.data.reading import read_bytes
 
 SPOT_CHECKS = 8  # files of a split that must exist before a run starts; `prepare` checks them all
 
@@ -37,11 +38,7 @@ class FileImages:
 
     def encoded(self, position: int) -> bytes:
         """The file's content, not decoded."""
-        path = self.path(position)
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            raise BadImage(f"{path}: cannot be read ({error.strerror})") from error
+        return read_bytes(self.path(position))
 
     def select(self, positions: np.ndarray) -> "FileImages":
         return dataclasses.replace(self, paths=self.paths[positions])

@@ -67,6 +67,46 @@ def test_sixteen_bits_are_scaled_not_cut():
     np.testing.assert_array_equal(image[..., 1].ravel(), np.arange(256))
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        ([0, 2048, 4095], np.uint16, [0, 128, 255]),  # 12 bits in 16
+        ([0, 100, 255], np.uint16, [0, 100, 255]),  # 8 bits in 16
+        ([0, 511, 1023], np.int32, [0, 127, 255]),
+        ([0, 100, 255], np.int32, [0, 100, 255]),
+        ([0, 32768, 65535], np.int32, [0, 128, 255]),
+        ([0.0, 0.5, 1.0], np.float32, [0, 128, 255]),
+        ([-0.02, 0.5, 1.04], np.float32, [0, 128, 255]),  # overshoot
+        ([0.0, 127.6, 255.0], np.float32, [0, 128, 255]),
+        ([0.0, 0.0, 0.0], np.float32, [0, 0, 0]),
+    ],
+)
+def test_deep_grey_values_are_scaled_by_their_range(values: list[float], dtype: Any, expected: list[int]):
+    image = decode.decode(encoded(Image.fromarray(np.array([values], dtype)), "TIFF"), "deep")
+    assert image.tolist() == [[[value] * 3 for value in expected]]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "reason"),
+    [
+        ([0, 70000], np.int32, "pixels from 0 to 70000, where 0 to 1 or 0 to at most 65535 can be read"),
+        ([-1000, 2000], np.int32, "pixels from -1000 to 2000"),
+        ([-1.0, 1.0], np.float32, "pixels from -1 to 1"),
+        ([0.0, np.nan], np.float32, "pixels that are NaN or infinite"),
+        ([0.0, np.inf], np.float32, "pixels that are NaN or infinite"),
+    ],
+)
+def test_deep_grey_values_without_a_known_range_are_refused(values: list[float], dtype: Any, reason: str):
+    with pytest.raises(BadImage, match=f"deep: not a usable image .{reason}"):
+        decode.decode(encoded(Image.fromarray(np.array([values], dtype)), "TIFF"), "deep")
+
+
+def test_avif():
+    image = decode.decode(encoded(corners(), "AVIF", quality=90), "avif").astype(int)
+    assert image.shape == (24, 40, 3)
+    assert np.abs(image[4, 4] - (250, 0, 0)).max() < 20
+
+
 def test_transparent_is_on_white_and_palette_is_resolved():
     clear = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
     clear.putpixel((0, 0), (0, 0, 200, 255))

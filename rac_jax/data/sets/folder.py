@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rac_jax.data import files, long_tail
 from rac_jax.data.dataset import Dataset, Split, with_test, words
+from rac_jax.data.reading import ENDINGS
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 FOLDERS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
 
 HOW_TO = """\

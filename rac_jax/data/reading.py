@@ -1,0 +1,48 @@
+"""Reading image files: the bytes of a regular file, and an image exactly as evaluation sees it."""
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+
+from rac_jax.data.decode import BadImage, decode
+
+# File names that end so are images.
+ENDINGS = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
+)  # fmt: skip
+MOST_BYTES = 2**31  # of a file; a larger one is no photograph
+
+
+def enough_for(image_size: int) -> int:
+    """Pixels that the shorter side of an image needs before it is resized to `image_size`: see decode.decode."""
+    return 2 * image_size
+
+
+def read_image(path: str | Path, image_size: int) -> np.ndarray:
+    """The image in a file, uint8 [H, W, 3], decoded as for evaluation at `image_size`; BadImage if there is none."""
+    return decode(read_bytes(Path(path)), str(path), enough_for(image_size))
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content. A FIFO, a device or a folder is a BadImage: reading it could wait forever."""
+    try:
+        # O_NONBLOCK: opening a FIFO would otherwise wait for a writer. It has no effect on regular files.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise BadImage(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise BadImage(f"{str(path)!r}: not a file name ({error})") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise BadImage(f"{path}: not a regular file")
+        if found.st_size > MOST_BYTES:
+            raise BadImage(f"{path}: {found.st_size:,} bytes; files of up to {MOST_BYTES:,} are read")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    except OSError as error:
+        raise BadImage(f"{path}: cannot be read ({error.strerror or error})") from error
+    finally:
+        os.close(descriptor)
