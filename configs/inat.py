@@ -32,6 +32,7 @@ def get_config(variant: str = "") -> ConfigDict:
     c.train.batch_size = 50
     c.train.epochs = 20.0
     c.eval.batch_size = 200
+    c.eval.moving_average = 300
     c.checkpoint.every = 5000
     if variant == "base":
         c.model.branches = variant

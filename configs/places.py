@@ -30,6 +30,7 @@ def get_config(variant: str = "") -> ConfigDict:
     c.optim.learning_rate = 5e-5
     c.train.batch_size = 200
     c.train.epochs = 30.0
+    c.eval.moving_average = 20
     if variant in ("base", "retrieval"):
         c.model.branches = variant
     if variant == "paper":

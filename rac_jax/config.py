@@ -107,6 +107,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.eval.batch_size = 200  # global
     c.eval.split = "test"
     c.eval.every = 0  # steps between evaluations on val while training; 0 = none
+    c.eval.moving_average = 0  # classes in the moving average of the accuracy by class; 0 = a tenth of all classes
     c.eval.show = 4  # retrieval views: so many of random, worst and rescued images; 0 = none
 
     c.checkpoint = ConfigDict()
@@ -169,7 +170,7 @@ NOT_NEGATIVE = (
     "loss.tau", "optim.learning_rate",
     "optim.min_learning_rate", "optim.base_learning_rate_factor", "optim.text_learning_rate_factor",
     "optim.warmup_epochs",
-    "optim.weight_decay", "train.steps", "eval.every", "eval.show",
+    "optim.weight_decay", "train.steps", "eval.every", "eval.moving_average", "eval.show",
 )  # fmt: skip
 SHARES = (
     "data.crop",  # above 1 the image would be padded with black

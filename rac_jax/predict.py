@@ -1,8 +1,8 @@
-"""What a trained run says of images: python -m rac_jax.predict --workdir=DIR IMAGE|FOLDER… [--json]
+"""Classify images with a trained run: python -m rac_jax.predict --workdir=DIR IMAGE|FOLDER… [--json]
 
-For each image: the label, its probability, each branch's vote, and the neighbours in the memory, those that speak for
-the label marked. With --json, one JSON object a line. A file that is no usable image is skipped with a message, and
-the command then ends with exit code 1.
+Prints for each image the label, its probability, the vote of each branch, and the neighbours in the memory, with a
+mark on those that have the label's text. With --json, prints one JSON object per line. A file that is not a usable
+image is skipped with a message, and the exit code is then 1.
 """
 
 import json
@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from rac_jax import config as configs
 from rac_jax import data, evaluate, sharding
-from rac_jax.data.decode import BadImage, decode
+from rac_jax.data.decode import BadImage
 from rac_jax.data.sets.folder import ENDINGS
 from rac_jax.retrieval.lookup import KEEP_ALL
 from rac_jax.retrieval.retriever import Retriever
@@ -31,7 +31,7 @@ Answer = dict[str, Any]
 def main(argv: Sequence[str]) -> None:
     given = flags.FLAGS
     if not given.workdir or len(argv) < 2:
-        raise app.UsageError(f"a --workdir and images are needed\n\n{__doc__}")
+        raise app.UsageError(f"name a --workdir and images\n\n{__doc__}")
     workdir = Path(given.workdir)
     config = workdirs.read_config(workdir)
     if given.memory:
@@ -47,11 +47,11 @@ def main(argv: Sequence[str]) -> None:
             tqdm.write(text, file=sys.stderr if "error" in answer else sys.stdout)
             bar.update()
     if broken:
-        sys.exit(f"error: {broken} of {len(paths)} files are no usable images")
+        sys.exit(f"error: {broken} of {len(paths)} files are not usable images")
 
 
 def images_in(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files themselves, and the images in folders and the folders in them, by name."""
+    """The files, and all images below the folders, sorted by name."""
     for path in paths:
         if not path.is_dir():
             yield path
@@ -63,31 +63,29 @@ def images_in(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def predict(run: Run, params: Any, stats: Any, paths: Sequence[Path]) -> Iterator[Answer]:
-    """An answer for each path, in order; a file that is no usable image gets one with an `error`."""
+    """Yield an answer for each path, in order; for a file that is not a usable image, the answer has an `error`."""
     size = sharding.rows(min(run.config.eval.batch_size, len(paths)), run.mesh.size)
     transform, nothing = data.eval_transform(run.config), np.random.default_rng(0)
     eval_step = evaluate.make_eval_step(run)
     for start in range(0, len(paths), size):
         some = paths[start : start + size]
-        images = [_read(path) for path in some]
+        images = [_read(path, run.config.data.image_size) for path in some]
         pixels = [transform(image, nothing) for image in images if not isinstance(image, str)]
         answers = iter(_answers(run, params, stats, eval_step, pixels, size) if pixels else ())
         for path, image in zip(some, images, strict=True):
             yield {"image": str(path)} | ({"error": image} if isinstance(image, str) else next(answers))
 
 
-def _read(path: Path) -> np.ndarray | str:
+def _read(path: Path, image_size: int) -> np.ndarray | str:
     """The image, or what is wrong with it."""
     try:
-        return decode(path.read_bytes(), str(path))
-    except OSError as error:
-        return f"{path}: cannot be read ({error.strerror})"
+        return data.read_image(path, image_size)
     except BadImage as error:
         return str(error)
 
 
 def _answers(run: Run, params: Any, stats: Any, eval_step: Any, pixels: list[np.ndarray], size: int) -> list[Answer]:
-    """What is said of up to `size` images."""
+    """The answers for up to `size` images."""
     padding = [np.zeros_like(pixels[0])] * (size - len(pixels))
     zeros = np.zeros(size, np.int32)
     batch = {"image": np.stack([*pixels, *padding]), "label": zeros, "id": zeros, "mask": np.ones(size, bool)}
@@ -101,21 +99,23 @@ def _answers(run: Run, params: Any, stats: Any, eval_step: Any, pixels: list[np.
 
 
 def _answer(run: Run, said: dict[str, Any], place: int) -> Answer:
-    names = run.dataset.class_names
+    names, votes, output = run.dataset.class_names, said["votes"], run.model.output
     branches = {
-        branch: {"label": names[votes["label"][place]], "probability": float(votes["probability"][place])}
-        for branch in evaluate.BRANCHES
-        if (votes := said["votes"].get(branch))
+        branch: {
+            "label": names[votes[branch]["label"][place]],
+            "probability": float(votes[branch]["probability"][place]),
+        }
+        for branch in sorted(votes, key=lambda name: (name != output, name))  # the run's own answer first
     }
-    answer: Answer = {**branches[run.model.output], "branches": branches}
+    answer: Answer = {**branches[output], "branches": branches}
     if run.retriever is not None:
-        text = run.dataset.class_texts[said["votes"][run.model.output]["label"][place]]
+        text = run.dataset.class_texts[votes[output]["label"][place]]
         answer["neighbours"] = _neighbours(run.retriever, said["rows"][place], said["similarities"][place], text)
     return answer
 
 
 def _neighbours(retriever: Retriever, rows: np.ndarray, similarities: np.ndarray, text: str) -> list[Answer]:
-    """The neighbours, nearest first, and whether each speaks for a text."""
+    """The neighbours, nearest first, and whether each has the given text."""
     memory, there = retriever.memory, rows >= 0
     rows, similarities = rows[there], similarities[there]
     texts = memory.texts.take(memory.text_of[rows])
@@ -132,7 +132,7 @@ def _neighbours(retriever: Retriever, rows: np.ndarray, similarities: np.ndarray
 
 
 def describe(answer: Answer, neighbours: int) -> str:
-    """An answer for people."""
+    """An answer as text."""
     if "error" in answer:
         return f"skipped: {answer['error']}"
     lines = [f"{answer['image']}: {answer['label']} ({100 * answer['probability']:.1f} %)"]
@@ -142,7 +142,7 @@ def describe(answer: Answer, neighbours: int) -> str:
         )
         lines.append("  votes: " + ", ".join(votes))
     if found := answer.get("neighbours"):
-        lines.append(f"  neighbours: {sum(n['supports'] for n in found)} of {len(found)} say so")
+        lines.append(f"  neighbours: {sum(n['supports'] for n in found)} of {len(found)} have this label")
         for n in found[:neighbours]:
             mark = "+" if n["supports"] else " "
             lines.append(f"  {mark} {n['similarity']:.3f}  {n['text']}  ({n['source']}: {n['image']})")
@@ -150,11 +150,11 @@ def describe(answer: Answer, neighbours: int) -> str:
 
 
 def _define_flags() -> None:
-    """Only for the command: importing this module defines no flags."""
+    """Called by the command only, so that importing this module defines no flags."""
     flags.DEFINE_string("workdir", None, "The run's folder.")
     flags.DEFINE_integer("step", None, "The checkpoint; default the newest.")
-    flags.DEFINE_string("memory", None, "Another memory than the run's own.")
-    flags.DEFINE_bool("json", False, "One JSON object a line.")
+    flags.DEFINE_string("memory", None, "A memory to use instead of the run's own.")
+    flags.DEFINE_bool("json", False, "Print one JSON object per line.")
     flags.DEFINE_integer("neighbours", 5, "How many neighbours are shown.", lower_bound=0)
 
 

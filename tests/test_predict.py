@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rac_jax import data, evaluate, train
-from rac_jax import predict as predict
-from rac_jax.report import predictions
+from rac_jax import data, evaluate, predict, train
+from rac_jax.data.dataset import Dataset
+from rac_jax.data.files import file_split
 from rac_jax.runtime import workdirs
 from tests import tiny
 
@@ -42,9 +42,9 @@ def test_the_config_of_a_run_is_read_back(run):
 
 
 def test_answers_are_those_of_the_evaluation(run, digits):
-    workdir, restored = run
+    _, restored = run
     answers = list(predict.predict(*restored, digits))
-    expected = predictions.read(workdir / "eval" / "test_predictions.arrow")
+    _, expected = evaluate.answers(*restored, "test")
     names, memory = restored[0].dataset.class_names, restored[0].retriever.memory
     for place, answer in enumerate(answers):
         assert answer["image"] == str(digits[place])
@@ -58,6 +58,15 @@ def test_answers_are_those_of_the_evaluation(run, digits):
         assert [n["text"] for n in answer["neighbours"]] == texts
         assert [n["supports"] for n in answer["neighbours"]] == [text == own_text for text in texts]
         assert answer["neighbours"][0]["source"] == "train"
+
+
+def test_a_large_photograph_is_decoded_as_evaluation_decodes_it(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    Image.fromarray(pixels).resize((400, 300)).save(tmp_path / "large.jpg", quality=90)
+    split = data.sized(Dataset("d", ("a",), ("a",), {"test": file_split("test", tmp_path, ["large.jpg"], [0])}), 32)
+    expected = split.split("test").images[0]
+    assert expected.shape == (75, 100, 3)  # a quarter of each side
+    np.testing.assert_array_equal(predict._read(tmp_path / "large.jpg", 32), expected)
 
 
 def test_broken_files_are_skipped_and_the_others_answered(run, digits, tmp_path):
@@ -88,7 +97,7 @@ def test_an_answer_for_people():
     assert predict.describe(answer, 1).splitlines() == [
         "x.png: two (75.0 %)",
         "  votes: rac two 75.0 %, base six 50.0 %",
-        "  neighbours: 1 of 2 say so",
+        "  neighbours: 1 of 2 have this label",
         "  + 0.900  two  (train: a.png)",
     ]
 

@@ -1,9 +1,14 @@
-"""The pictures of an evaluation: what its counts, its predictions and the images themselves show."""
+"""The pictures of an evaluation, drawn from its counts, its predictions and the images themselves."""
 
+import functools
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from absl import logging
+from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from rac_jax.metrics import Counts
@@ -13,6 +18,7 @@ from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.run import Run
 
 SHOWN_NEIGHBOURS = 8
+Drawn = TypeVar("Drawn")
 
 
 def draw(
@@ -24,38 +30,69 @@ def draw(
     folder: Path,
     board: TensorBoard,
 ) -> None:
-    """The pictures of a split's evaluation, in a folder and in TensorBoard."""
-    names, output = run.dataset.class_names, next(iter(predicted.votes))
-    figures = {
-        "by_class": plots.by_class(counts, run.dataset.class_counts),
-        "by_frequency": plots.by_frequency(counts, run.dataset.class_counts),
-        "confusion": plots.confusion(predicted, output, names),
-        "calibration": plots.calibration(predicted),
+    """Write the pictures of a split's evaluation to a folder and to TensorBoard.
+
+    A picture that cannot be drawn is left out with a warning: the evaluation itself is already complete.
+    """
+    shutil.rmtree(folder, ignore_errors=True)  # pictures of an earlier step
+    for name, make in tqdm(_figures(run, counts, predicted, split).items(), desc="draw", leave=False):
+        encoded = _attempt(f"{split}/{name}", functools.partial(_png, make))
+        if encoded is not None:
+            plots.save(folder / f"{name}.png", encoded)
+            board.image(step, f"{split}/{name}", plots.pixels(encoded))
+    if run.retriever is not None and run.config.eval.show:
+        for number, place in enumerate(views.chosen(predicted, run.config.eval.show, run.config.seed)["random"]):
+            name = f"neighbours/{split}_{number}"
+            strip = _attempt(name, functools.partial(_strip, run, predicted, split, place))
+            if strip is not None:
+                board.image(step, name, strip)
+
+
+def _figures(
+    run: Run, counts: dict[str, Counts], predicted: Predictions, split: str
+) -> dict[str, Callable[[], Figure]]:
+    """How each picture is drawn, by name."""
+    classes, output = run.dataset.class_counts, next(iter(predicted.votes))
+    window = run.config.eval.moving_average
+    figures: dict[str, Callable[[], Figure]] = {
+        "by_class": lambda: plots.by_class(counts, classes, window),
+        "by_frequency": lambda: plots.by_frequency(counts, classes),
+        "confusion": lambda: plots.confusion(predicted, output, run.dataset.class_names),
+        "calibration": lambda: plots.calibration(predicted),
     }
     if run.retriever is not None and run.config.eval.show:
-        for reason, places in views.chosen(predicted, run.config.eval.show, run.config.seed).items():
-            for number, place in enumerate(places):
-                figures[f"{reason}_{number}"] = views.draw(_view(run, predicted, split, place))
-                if reason == "random":
-                    board.image(step, f"neighbours/{split}_{number}", _strip(run, predicted, split, place))
-    shutil.rmtree(folder, ignore_errors=True)  # pictures of another step
-    for name, figure in tqdm(figures.items(), desc="draw", leave=False):
-        encoded = plots.png(figure)
-        plots.save(folder / f"{name}.png", encoded)
-        board.image(step, f"{split}/{name}", plots.pixels(encoded))
+        for reason, chosen in views.chosen(predicted, run.config.eval.show, run.config.seed).items():
+            for number, place in enumerate(chosen):
+                figures[f"{reason}_{number}"] = functools.partial(_draw_view, run, predicted, split, place)
+    return figures
 
 
-def _view(run: Run, predicted: Predictions, split: str, place: int) -> views.View:
+def _png(make: Callable[[], Figure]) -> bytes:
+    return plots.png(make())
+
+
+def _attempt(name: str, make: Callable[[], Drawn]) -> Drawn | None:
+    """What `make` returns, or None and a warning if it fails, whatever the reason."""
+    try:
+        return make()
+    except Exception as error:
+        logging.warning("the picture %s could not be drawn: %s: %s", name, type(error).__name__, error)
+        return None
+
+
+def _draw_view(run: Run, predicted: Predictions, split: str, place: int) -> Figure:
     assert run.retriever is not None
     images, memory, texts = run.dataset.split(split), run.retriever.memory, run.dataset.class_texts
     there = predicted.rows[place] >= 0
-    return views.View(
+    view = views.View(
         image=images.images[int(predicted.id[place])],
         true_text=texts[predicted.label[place]],
         texts=memory.texts.take(memory.text_of[predicted.rows[place][there]]),
         similarities=predicted.similarities[place][there],
+        metric=run.retriever.lookup.metric,
         answers={name: (texts[v.label[place]], float(v.probability[place])) for name, v in predicted.votes.items()},
     )
+    return views.draw(view)
 
 
 def _strip(run: Run, predicted: Predictions, split: str, place: int) -> np.ndarray:
@@ -72,10 +109,10 @@ def _strip(run: Run, predicted: Predictions, split: str, place: int) -> np.ndarr
 
 
 def _picture(run: Run, row: int) -> np.ndarray:
-    """The image of a memory's row, where it can be had: of the training split, or a file that is still there."""
+    """The image of a memory's row: from the training split, or from its file if that is still there."""
     assert run.retriever is not None
     memory = run.retriever.memory
     source, position = memory.source_of(row)
     if source.fingerprint == run.retriever.train_fingerprint:
-        return run.dataset.split("train").images[position]
+        return pictures.or_grey(lambda: run.dataset.split("train").images[position])
     return pictures.of_file(memory.file_of(row))

@@ -1,4 +1,4 @@
-"""One page of a run that opens from disk: tables, pictures, the config. Everything is inside the file."""
+"""The report page of a run: one HTML file with tables, pictures and the config, which opens without a network."""
 
 import base64
 import dataclasses
@@ -56,10 +56,22 @@ class Run:
 def read(workdir: Path, split: str) -> Run:
     """A run that was evaluated on a split."""
     result = workdir / "eval" / f"{split}.json"
-    for path in (workdir / "config.json", result):
-        if not path.exists():
-            raise FileNotFoundError(f"{path} is missing: {workdir} holds no run that was evaluated on {split}")
-    return Run(workdir, json.loads((workdir / "config.json").read_text()), json.loads(result.read_text()))
+    config = _read_json(workdir / "config.json", split, ("name",))
+    return Run(workdir, config, _read_json(result, split, ("images", "split", "classes", "step", "branches")))
+
+
+def _read_json(path: Path, split: str, needed: Sequence[str]) -> dict[str, Any]:
+    """A JSON file of a run with the needed fields."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: there is no run here that was evaluated on {split}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); evaluate the run again") from error
+    missing = [name for name in needed if not isinstance(content, dict) or name not in content]
+    if missing:
+        raise ValueError(f"{path} is damaged (it has no {missing[0]!r}); evaluate the run again")
+    return content
 
 
 def make(run: Run, others: Sequence[Run]) -> str:

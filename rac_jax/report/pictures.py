@@ -1,12 +1,14 @@
-"""Pictures of what was retrieved."""
+"""Strips of small images: a query and what was retrieved for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from absl import logging
+from PIL import Image, ImageDraw, ImageFont
 
-from rac_jax.data.decode import decode
+from rac_jax.data.decode import BadImage, decode
+from rac_jax.report import captions
 
 TILE, CAPTION, BORDER = 96, 14, 3
 RIGHT, WRONG, QUERY = (30, 150, 60), (200, 60, 50), (90, 90, 90)
@@ -18,7 +20,7 @@ def neighbour_strip(
     neighbours: Sequence[np.ndarray],
     texts: Sequence[str],
 ) -> np.ndarray:
-    """The query, then its neighbours, nearest first; those that name its class framed in green."""
+    """The query, then its neighbours, nearest first; those with the query's text are framed in green."""
     tiles = [_tile(query, query_text, QUERY)]
     for image, text in zip(neighbours, texts, strict=True):
         tiles.append(_tile(image, text, RIGHT if text == query_text else WRONG))
@@ -26,13 +28,27 @@ def neighbour_strip(
 
 
 def of_file(path: Path | None) -> np.ndarray:
-    """The image in a file; grey where there is none."""
-    return decode(path.read_bytes(), str(path)) if path else np.full((TILE, TILE, 3), 128, np.uint8)
+    """The image in a file; a grey tile if there is no file or it cannot be read."""
+    return grey() if path is None else or_grey(lambda: decode(path.read_bytes(), str(path)))
+
+
+def or_grey(read: Callable[[], np.ndarray]) -> np.ndarray:
+    """What `read` returns; a grey tile and a warning if the image is damaged or gone."""
+    try:
+        return read()
+    except (OSError, BadImage) as error:
+        logging.warning("a neighbour is shown in grey: %s", error)
+        return grey()
+
+
+def grey() -> np.ndarray:
+    """A tile in place of an image that cannot be shown."""
+    return np.full((TILE, TILE, 3), 128, np.uint8)
 
 
 def _tile(image: np.ndarray, text: str, colour: tuple[int, int, int]) -> np.ndarray:
     picture = Image.new("RGB", (TILE + 2 * BORDER, TILE + 2 * BORDER + CAPTION), colour)
     picture.paste(Image.fromarray(image).resize((TILE, TILE)), (BORDER, BORDER))
-    draw = ImageDraw.Draw(picture)
-    draw.text((BORDER, TILE + BORDER + 1), text[:16], fill="white")
+    font = ImageFont.truetype(captions.font_file(), 10)
+    ImageDraw.Draw(picture).text((BORDER, TILE + BORDER + 1), captions.short(text, 16), fill="white", font=font)
     return np.asarray(picture)

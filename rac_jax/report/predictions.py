@@ -1,4 +1,4 @@
-"""What a run said of every image of a split, as arrays and as one Arrow file: all pictures are drawn from it."""
+"""The predictions of a run for every image of a split, as arrays and as an Arrow file."""
 
 import dataclasses
 from pathlib import Path
@@ -15,16 +15,16 @@ NEIGHBOURS = ("rows", "similarities")
 class Votes:
     """The answers of one branch."""
 
-    label: np.ndarray  # [N] int32: the class it finds most probable
-    probability: np.ndarray  # [N] float32: how probable
-    of_true: np.ndarray  # [N] float32: how probable it finds the true class
+    label: np.ndarray  # [N] int32: the most probable class
+    probability: np.ndarray  # [N] float32: of that class
+    of_true: np.ndarray  # [N] float32: probability of the true class
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """The answers of all branches, and the neighbours that they rest on."""
+    """The answers of all branches, and the neighbours that were retrieved."""
 
-    id: np.ndarray  # [N] int32: the image's place in the split
+    id: np.ndarray  # [N] int32: the image's position in the split
     label: np.ndarray  # [N] int32: the true class
     votes: dict[str, Votes]  # by branch
     rows: np.ndarray  # [N, k] int32: rows of the memory, nearest first, −1 for none; k = 0 without a memory
@@ -34,7 +34,7 @@ class Predictions:
         return len(self.id)
 
     def right(self, branch: str) -> np.ndarray:
-        """Which images a branch classifies rightly: [N] bool."""
+        """Whether a branch classifies each image correctly: [N] bool."""
         return self.votes[branch].label == self.label
 
 
@@ -59,7 +59,7 @@ def concatenate(parts: list[Predictions]) -> Predictions:
 
 
 def write(path: Path, predictions: Predictions) -> None:
-    """One row an image: id, label, three columns a branch (as rac_label), and lists of rows and similarities."""
+    """Write one row per image: id, label, three columns per branch (`base_label`, …), `rows` and `similarities`."""
     columns: dict[str, pa.Array] = {"id": pa.array(predictions.id), "label": pa.array(predictions.label)}
     for branch, votes in predictions.votes.items():
         for field in dataclasses.fields(Votes):
@@ -70,20 +70,3 @@ def write(path: Path, predictions: Predictions) -> None:
     table = pa.table(columns)
     with files.whole(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as writer:
         writer.write_table(table)
-
-
-def read(path: Path) -> Predictions:
-    """What `write` wrote."""
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is missing; evaluate the run first")
-    try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all().combine_chunks()
-    except pa.ArrowException as error:
-        raise ValueError(f"{path} is no Arrow file, or was cut short ({error}); evaluate the run again") from error
-    branches = [name.removesuffix("_of_true") for name in table.column_names if name.endswith("_of_true")]
-    votes = {
-        branch: Votes(**{field.name: table[f"{branch}_{field.name}"].to_numpy() for field in dataclasses.fields(Votes)})
-        for branch in branches
-    }
-    lists = {name: table[name].combine_chunks().flatten().to_numpy().reshape(len(table), -1) for name in NEIGHBOURS}
-    return Predictions(table["id"].to_numpy(), table["label"].to_numpy(), votes, **lists)

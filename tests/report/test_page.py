@@ -44,5 +44,30 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
 
 
 def test_a_folder_without_an_evaluated_run_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"config\.json is missing: .* holds no run that was evaluated on test"):
+    with pytest.raises(
+        FileNotFoundError, match=r"config\.json is missing: there is no run here that was evaluated on test"
+    ):
+        page.read(tmp_path, "test")
+
+
+def test_nothing_that_a_run_names_becomes_markup(tmp_path):
+    evil = '"><script>alert(1)</script><img src=x onerror=alert(2)>&'
+    run = make_run(tmp_path / "a", evil, 0.5)
+    run.result["branches"] = {evil: {"all": 0.5}}
+    run.result["images"] = evil
+    run.config["memory"] = {evil: evil}
+    found = page.make(run, [make_run(tmp_path / "<b onclick=x>", "other", 0.5), make_run(tmp_path / "c", evil, 0.75)])
+    tags = set(re.findall(r"<\s*/?\s*([^\s>/]+)", re.sub(r"<style>.*?</style>", "", found, flags=re.S)))
+    assert tags <= {
+        "!doctype", "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "table", "tr", "th", "td",
+        "b", "img", "details", "summary", "pre",
+    }  # fmt: skip
+    assert "onerror=alert(2)&gt;" in found and not re.search(r"<[^>]*\son\w+=", found)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"split": "test"}', "\x00"])
+def test_a_damaged_result_is_named(tmp_path, content):
+    make_run(tmp_path, "a", 0.5)
+    (tmp_path / "eval" / "test.json").write_text(content)
+    with pytest.raises(ValueError, match=r"eval/test\.json is damaged \(.*\); evaluate the run again"):
         page.read(tmp_path, "test")

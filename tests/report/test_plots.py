@@ -3,6 +3,8 @@ import pytest
 
 from rac_jax.metrics import Counts
 from rac_jax.report import plots
+from rac_jax.report.predictions import Predictions, Votes
+from tests.report import hostile
 from tests.report.test_predictions import some
 
 CLASS_COUNTS = np.array([5, 100, 20])
@@ -38,6 +40,23 @@ def test_by_class_draws_the_classes_by_frequency():
     np.testing.assert_array_equal(points, [75.0, np.nan, 25.0])  # 100, 20 and 5 training images; 20 has no test image
 
 
+def test_by_class_averages_over_the_window_that_is_asked_for_or_all_classes():
+    def averaged(window):
+        figure = plots.by_class(COUNTS, CLASS_COUNTS, window)
+        return figure.axes[0].lines[1].get_ydata().tolist(), figure.axes[0].get_title()
+
+    assert averaged(2) == ([75.0, 75.0, 25.0], "by class, with the mean over 2 neighbouring classes")
+    assert averaged(300) == ([75.0, 50.0, 25.0], "by class, with the mean over 3 neighbouring classes")
+    assert averaged(0)[1] == "by class"  # a tenth of three classes is one
+
+
+def test_a_branch_of_any_name_has_a_colour():
+    counts = {"fused": COUNTS["rac"], "prototype": COUNTS["rac"], "of my own": COUNTS["rac"]}
+    lines = plots.by_frequency(counts, CLASS_COUNTS).axes[0].lines
+    assert [line.get_color() for line in lines] == [plots.colour(name) for name in counts]
+    assert len({line.get_color() for line in lines}) == 3
+
+
 def test_by_frequency_leaves_out_classes_without_images():
     axes = plots.by_frequency(COUNTS, CLASS_COUNTS).axes[0]
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [5, 100])
@@ -54,3 +73,12 @@ def test_a_figure_becomes_pixels_and_a_file(tmp_path):
     plots.save(tmp_path / "a" / "calibration.png", encoded)
     pixels = plots.pixels((tmp_path / "a" / "calibration.png").read_bytes())
     assert pixels.shape == (440, 770, 3) and pixels.min() < 50 < 250 < pixels.max()
+
+
+def test_classes_of_any_name_are_drawn():
+    labels = np.arange(12, dtype=np.int32)
+    for start in (0, len(hostile.NAMES) - 12):
+        names = hostile.NAMES[start : start + 12]
+        answers = Votes((labels + 1) % 12, np.full(12, 0.5), np.full(12, 0.5))
+        confused = Predictions(labels, labels, {"rac": answers}, labels[:, None][:, :0], np.zeros((12, 0)))
+        assert plots.pixels(plots.png(plots.confusion(confused, "rac", names))).std() > 10

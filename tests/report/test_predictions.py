@@ -1,4 +1,5 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rac_jax.report import predictions
@@ -13,20 +14,16 @@ def some(ids, k=2):
     return Predictions(np.array(ids, np.int32), numbers % 2, {"rac": votes}, rows, rows.astype(np.float32) / 8)
 
 
-def assert_equal(found, expected):
-    for name in ("id", "label", "rows", "similarities"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-        assert getattr(found, name).dtype == getattr(expected, name).dtype
-    for branch, votes in expected.votes.items():
-        for name in ("label", "probability", "of_true"):
-            np.testing.assert_array_equal(getattr(found.votes[branch], name), getattr(votes, name))
-
-
 @pytest.mark.parametrize("k", [2, 0])
-def test_what_is_written_is_read(tmp_path, k):
-    expected = some([0, 1, 2, 3], k)
-    predictions.write(tmp_path / "eval" / "test.arrow", expected)
-    assert_equal(predictions.read(tmp_path / "eval" / "test.arrow"), expected)
+def test_an_arrow_file_has_a_row_for_each_image(tmp_path, k):
+    given = some([0, 1, 2, 3], k)
+    predictions.write(tmp_path / "eval" / "test.arrow", given)
+    table = pa.ipc.open_file(str(tmp_path / "eval" / "test.arrow")).read_all()
+    assert table["id"].to_pylist() == [0, 1, 2, 3] and table["label"].to_pylist() == given.label.tolist()
+    for name in ("label", "probability", "of_true"):
+        assert table[f"rac_{name}"].to_pylist() == getattr(given.votes["rac"], name).tolist()
+    assert table["rows"].to_pylist() == given.rows.tolist() and table["rows"].type.value_type == pa.int32()
+    assert table["similarities"].to_pylist() == given.similarities.tolist()
 
 
 def test_batches_are_joined_in_the_order_of_the_split():
@@ -38,13 +35,3 @@ def test_batches_are_joined_in_the_order_of_the_split():
 
 def test_which_answers_are_right():
     assert some([0, 1, 2, 3]).right("rac").tolist() == [True, True, False, False]  # 0 1 2 0 against 0 1 0 1
-
-
-def test_a_missing_or_cut_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.arrow is missing; evaluate"):
-        predictions.read(tmp_path / "none.arrow")
-    predictions.write(tmp_path / "cut.arrow", some([0, 1]))
-    whole = (tmp_path / "cut.arrow").read_bytes()
-    (tmp_path / "cut.arrow").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"cut\.arrow is no Arrow file, or was cut short"):
-        predictions.read(tmp_path / "cut.arrow")
