@@ -9,3 +9,7 @@ neighbours up; feed.py brings the two together; models/ has B and E (image encod
 and their fusion; weights/ reads the files of other projects. train.py and evaluate.py put them together,
 and main.py starts either.
 """
+
+from rac_jax.runtime import starting
+
+starting.guard_imports()

@@ -8,7 +8,7 @@ from ml_collections import config_flags
 
 from rac_jax import config as configs
 from rac_jax import evaluate, train
-from rac_jax.runtime import commands, compilation, interruption, processes
+from rac_jax.runtime import commands, compilation, processes
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py:base.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; default runs/<the config's name>.")
@@ -28,8 +28,7 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
     config = CONFIG.value
-    interruption.exit_on_sigterm()
-    # Of a save that fails Orbax's threads log every stack; the run itself says it in one line.
+    # Orbax logs a stack trace for each failed save; the run itself reports it in one line.
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
     if DISTRIBUTED.value or COORDINATOR.value:
         processes.join(COORDINATOR.value, PROCESSES.value, PROCESS.value)

@@ -37,6 +37,7 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
         last = min(config.train.steps or total, total)
         with Checkpoints.open(workdir, config) as checkpoints, TensorBoard.of(workdir) as board:
             first = checkpoints.latest() or 0
+            board.start(first + 1 if first else 0)
             if first:
                 state = checkpoints.restore(first, like)
                 checkpoints.compare_memory(first, run.memory_record())

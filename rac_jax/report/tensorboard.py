@@ -38,6 +38,11 @@ class TensorBoard:
         """A run's, in <workdir>/tensorboard; written by the first of its processes alone."""
         return cls(workdir / "tensorboard" if processes.first() else None)
 
+    def start(self, step: int) -> None:
+        """Mark a start of the run at `step`: TensorBoard drops what an earlier, killed start logged from there on."""
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(event_pb2.Event(session_log=start, step=step, wall_time=time.time()))
+
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """One point for each tag."""
         summary = summary_pb2.Summary()

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from rac_jax.report import plots
 from rac_jax.reproduce import results, runs
 from rac_jax.reproduce.tables import TABLES, Table
-from rac_jax.runtime import commands, files, interruption
+from rac_jax.runtime import commands, files
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 SEEDS = flags.DEFINE_integer("seeds", 3, "How often each row is run.", lower_bound=1)
@@ -28,7 +28,6 @@ ROWS = flags.DEFINE_list("rows", [], "Only these rows, by name.")
 def main(argv: list[str]) -> None:
     if len(argv) != 2 or argv[1] not in TABLES or CONFIG.value is None:
         raise app.UsageError(f"a table and a --config are needed; the tables are {', '.join(TABLES)}\n\n{__doc__}")
-    interruption.exit_on_sigterm()
     name, config = argv[1], CONFIG.value
     table, folder = TABLES[name], Path(OUT.value or f"runs/reproduce_{config.name}")
     given = [argument for argument in sys.argv[1:] if argument.startswith(("--config=", "--config."))]

@@ -13,7 +13,7 @@ from ml_collections import config_flags
 
 from rac_jax import config as configs
 from rac_jax.reproduce import nearest, runtime
-from rac_jax.runtime import commands, compilation, files, interruption, monitor
+from rac_jax.runtime import commands, compilation, files, monitor
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
@@ -26,7 +26,6 @@ def main(argv: list[str]) -> None:
     if what not in ("nearest", "runtime") or CONFIG.value is None or not WORKDIR.value:
         raise app.UsageError(f"WHAT, a --config and a --workdir are needed\n\n{__doc__}")
     config, workdir = CONFIG.value, Path(WORKDIR.value)
-    interruption.exit_on_sigterm()
     compilation.keep_programs(config)
     configs.validate(config, devices=jax.device_count())
     if what == "nearest":

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one or the new one, never half of one."""
+"""Atomic writing: a reader sees the old file or the new one, never half of one."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` to write to; what was written gets its name at the end, on the disk for good."""
+    """A temporary name beside `path` to write to. At the end the file is flushed to the disk and renamed to `path`."""
     temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,19 +20,29 @@ def whole(path: Path) -> Iterator[Path]:
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
             temporary.replace(path)
+            sync_folder(path.parent)  # without this a power failure may undo the rename
         finally:
             temporary.unlink(missing_ok=True)
 
 
+def sync_folder(folder: Path) -> None:
+    """Flush the folder's list of names to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write under a temporary name beside `path`, then rename."""
+    """Write UTF-8 text atomically."""
     with whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What goes wrong inside (a full disk, a folder that is not ours) is said of `path`."""
+    """Name `path` in the message of any OSError raised inside (a full disk, a missing permission)."""
     try:
         yield
     except OSError as error:
@@ -40,12 +50,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def probe(folder: Path) -> None:
-    """Make the folder, and something in it that is gone at once, so that it is known now whether that can be done."""
+    """Make the folder and check that files can be written in it."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON, indented for people."""
+    """Write indented JSON atomically."""
     write_text(path, json.dumps(value, indent=2) + "\n")

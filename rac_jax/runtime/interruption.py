@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the step under way is finished and saved, and the exit code asks for another start."""
+"""SIGTERM and Ctrl-C: training finishes and saves the current step; every command ends with exit code 75."""
 
 import signal
 from types import FrameType
@@ -7,9 +7,11 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-# EX_TEMPFAIL of sysexits.h, "try again later": no crash of Python or of a shell has it, so that a scheduler can tell a
-# run that wants to go on from one that failed. launch/slurm.sbatch and launch/k8s.yaml start again on it.
-REQUEUE = 75
+from rac_jax.runtime import starting
+
+# EX_TEMPFAIL of sysexits.h, "try again later". Crashes of Python or of a shell have other codes, so a scheduler can
+# tell an interrupted run from a failed one. launch/slurm.sbatch and launch/k8s.yaml start again on this code.
+REQUEUE = starting.REQUEUE
 
 
 class Interrupted(SystemExit):
@@ -19,9 +21,11 @@ class Interrupted(SystemExit):
         super().__init__(REQUEUE)
 
 
-def exit_on_sigterm() -> None:
-    """From here on SIGTERM ends the program with REQUEUE; inside an `Interruption` it is only noted."""
+def exit_on_signals() -> None:
+    """From here on SIGTERM raises Interrupted and Ctrl-C KeyboardInterrupt; an `Interruption` only notes them."""
     signal.signal(signal.SIGTERM, _leave)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _leave(*_: Any) -> None:
@@ -29,10 +33,10 @@ def _leave(*_: Any) -> None:
 
 
 class Interruption:
-    """Notes a signal within its `with`; a second one acts at once.
+    """Notes a signal inside its `with` block; a second signal acts at once.
 
-    In a run of many processes JAX's own preemption service takes SIGTERM, wherever it arrives, and all agree on the
-    step to stop at.
+    In a run of several processes JAX's preemption service handles SIGTERM: all processes stop at the same step,
+    whichever of them received the signal.
     """
 
     def __init__(self) -> None:
@@ -40,7 +44,7 @@ class Interruption:
         self._previous: dict[int, Any] = {}
 
     def reached(self, step: int) -> bool:
-        """Is this the step to stop at?"""
+        """Whether to stop at this step."""
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
         return self._noted

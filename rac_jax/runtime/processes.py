@@ -11,24 +11,24 @@ _waits = itertools.count()
 
 
 def join(coordinator: str | None, count: int | None, index: int | None) -> None:
-    """Become one of many. What is None is asked of Slurm, Kubernetes, Open MPI or a TPU pod by JAX itself."""
-    # At the end they wait for each other; one that fails must not keep the others for the default of five minutes.
+    """Join the other processes. JAX asks Slurm, Kubernetes, Open MPI or the TPU pod for whatever is None."""
+    # Processes wait for each other at the end. The default of five minutes is long when one of them has failed.
     jax.distributed.initialize(coordinator, count, index, shutdown_timeout_seconds=60)
 
 
 def first() -> bool:
-    """Is this the process that writes logs, tables and the memory?"""
+    """Whether this process writes logs, tables and the memory."""
     return jax.process_index() == 0
 
 
 def wait() -> None:
-    """Go on when all processes have come here. One that dies on the way ends the others, within two minutes."""
+    """Wait until all processes get here. If one dies, the others end within two minutes."""
     everyone = set(range(jax.process_count()))
     ocp.multihost.sync_global_processes(f"rac_jax {next(_waits)}", timeout=PATIENCE, processes=everyone)
 
 
 def require_shared(folder: Path) -> None:
-    """Refuse a folder that the processes do not see alike: checkpoints are written by all, and read by all."""
+    """Refuse a folder that is not shared by all processes: each writes and reads a part of every checkpoint."""
     if jax.process_count() == 1:
         return
     marks = [folder / f".process-{index}" for index in range(jax.process_count())]
@@ -38,4 +38,6 @@ def require_shared(folder: Path) -> None:
     wait()
     marks[jax.process_index()].unlink(missing_ok=True)
     if unseen:
-        raise OSError(f"{folder} is not shared: {unseen[0]} of another process is not here. Name a shared --workdir.")
+        raise OSError(
+            f"{folder} is not shared: {unseen[0]} of another process is missing here. Use a --workdir on a shared disk."
+        )

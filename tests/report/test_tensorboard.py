@@ -32,3 +32,16 @@ def test_scalars_images_text_and_settings(tmp_path):
     assert settings["loss.name"].string_value == "lace"
     assert settings["data.crop_scale"].string_value == "[0.75, 1.0]"
     assert settings["flag"].bool_value is True
+
+
+def test_steps_that_are_logged_again_after_a_kill_appear_once(tmp_path):
+    for first, last in (0, 4), (2, 6):  # killed after step 4; the checkpoint was of step 2
+        with TensorBoard(tmp_path) as board:
+            board.start(first + 1)
+            for step in range(first + 1, last + 1):
+                board.scalars(step, {"train/loss": float(10 * first + step)})
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(p.step, p.value) for p in events.Scalars("train/loss")] == [
+        (1, 1.0), (2, 2.0), (3, 23.0), (4, 24.0), (5, 25.0), (6, 26.0)
+    ]  # fmt: skip

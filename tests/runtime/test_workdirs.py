@@ -30,7 +30,8 @@ def test_a_folder_is_claimed_once_and_by_one_config(tmp_path):
 
 HOLD = """
 import sys, pathlib
-from rac_jax import config, workdirs
+from rac_jax import config
+from rac_jax.runtime import workdirs
 with workdirs.claim(config.default(), pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
