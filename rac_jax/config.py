@@ -67,7 +67,9 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.ef_construction = 40  # candidates while the graph is built
     c.memory.ef_search = 0  # candidates while it is searched; 0 = max(64, 4 k); 16 is FAISS's own, and the paper's
     c.memory.cut = "snippet"  # what T's window cannot hold is cut by: snippet | token (CLIP's own way, and the paper's)
-    c.memory.lookup = "callback"  # callback | pipelined (the same, a step ahead) | cached (once, for the plain image)
+    # callback | pipelined (the same neighbours, looked up a step ahead) | cached (once, for the plain image) |
+    # auto: pipelined on GPUs and TPUs, where a callback would stall the device, and callback on CPUs
+    c.memory.lookup = "auto"
     c.memory.cache = ""  # lookup "cached": the folder of what was found; "" = <workdir>/neighbours
     c.memory.keep = ConfigDict()  # use only a part of the rows, drawn by data.seed: first classes, then rows
     c.memory.keep.classes = 1.0  # share of the classes
@@ -155,7 +157,7 @@ CHOICES = {
     "memory.index": ("hnsw", "hnsw_sq", "ivf_sq", "flat", "device", "milvus", "auto"),
     "memory.device_dtype": ("bfloat16", "float16", "float32"),
     "memory.cut": ("snippet", "token"),
-    "memory.lookup": ("callback", "pipelined", "cached"),
+    "memory.lookup": ("auto", "callback", "pipelined", "cached"),
     "memory.exclude": ("id", "first", "none"),
     "loss.name": ("lace", "ce", "balce", "ldam"),
     "loss.reweight": ("none", "inverse_sqrt", "inverse_log"),
@@ -251,7 +253,7 @@ def validate(config: ConfigDict, *, devices: int) -> None:
     )  # fmt: skip
     _require(
         config.memory.lookup != "pipelined" or config.memory.index != "device",
-        config, "memory.lookup", "callback or cached, for with memory.index=device no search is left on the host",
+        config, "memory.lookup", "auto, callback or cached: with memory.index=device the host searches nothing",
     )  # fmt: skip
     _require(
         config.optim.warmup_epochs <= config.train.epochs,
@@ -285,6 +287,7 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[A
         name: values
         for name, values in difference(old, new).items()
         if not any(name == free or name.startswith(free + ".") for free in FREE)
+        and not (name == "memory.lookup" and "cached" not in values)  # the others find the same neighbours
     }
 
 

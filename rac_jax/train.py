@@ -19,6 +19,7 @@ from rac_jax import data, evaluate, losses, optimizer, sharding
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline
 from rac_jax.report.tensorboard import TensorBoard
+from rac_jax.retrieval import feed
 from rac_jax.run import Run
 from rac_jax.runtime import monitor, processes, workdirs
 from rac_jax.runtime.interruption import Interrupted, Interruption
@@ -227,10 +228,11 @@ def loop(progress: Progress, state: State, step: TrainStep, hooks: Sequence[Hook
             if number % run.config.train.log_every == 0:
                 in_flight.land_all()
                 breakdown.measure()
-            batch, found = next(fed)
-            breakdown.mark("retrieve", found)
-            state, metrics = step(state, batch, found and found["tokens"])
-            breakdown.mark("train", metrics)
+            with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                batch, found = next(fed)
+                breakdown.mark("retrieve", found)
+                state, metrics = step(state, batch, found and found["tokens"])
+                breakdown.mark("train", metrics)
             in_flight.add(number, batch["id"], metrics)
             run.check()
             progress.bar.update()
@@ -320,7 +322,7 @@ def step_flops(run: Run, step: Any, now: AfterStep) -> float:
     """FLOPs of one step over all devices, E included."""
     on_each = monitor.flops(step, now.state, now.batch, now.found and now.found["tokens"])
     on_each *= run.config.train.accumulate  # XLA counts the body of a loop once
-    retriever, lookup = run.retriever, run.config.memory.lookup
+    retriever, lookup = run.retriever, feed.lookup_of(run.config)
     if retriever is not None and lookup == "callback":
         # The ids stand in for the own rows, which have the same shape and place.
         on_each += monitor.flops(retriever.program, retriever.encoder.parameters, now.batch["image"], now.batch["id"])

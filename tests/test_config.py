@@ -55,7 +55,9 @@ def test_statistics_are_of_whole_batches_without_filling():
 def test_no_pipeline_without_a_search_on_the_host():
     config = configs.default()
     config.memory.index, config.memory.lookup = "device", "pipelined"
-    with pytest.raises(ConfigError, match=r"config\.memory\.lookup is 'pipelined'; it must be callback or cached"):
+    with pytest.raises(
+        ConfigError, match=r"config\.memory\.lookup is 'pipelined'; it must be auto, callback or cached"
+    ):
         validate(config, devices=1)
     config.memory.lookup = "cached"
     validate(config, devices=1)
@@ -78,6 +80,11 @@ def test_fields_that_change_no_number_may_change_between_starts():
     old, new = configs.default(), configs.default()
     new.train.steps, new.eval.every, new.checkpoint.keep, new.mesh.fsdp, new.name = 5, 10, 9, 2, "other"
     assert changed(old.to_dict(), new.to_dict()) == {}
+    old.memory.lookup = "callback"  # auto and pipelined find the same neighbours, cached does not
+    assert changed(old.to_dict(), new.to_dict()) == {}
+    old.memory.lookup = "cached"
+    assert changed(old.to_dict(), new.to_dict()) == {"memory.lookup": ("cached", "auto")}
+    old.memory.lookup = "pipelined"
     new.train.batch_size, new.seed = 100, 7
     assert changed(old.to_dict(), new.to_dict()) == {"train.batch_size": (200, 100), "seed": (0, 7)}
 

@@ -89,7 +89,7 @@ def one_step(classes, devices):
     labels = random.integers(0, classes, 7, np.int32)
     batch = {"image": images[rows % 7], "label": labels[rows % 7], "mask": rows < 7, "tokens": tokens[rows % 7]}
     placed = sharding.put_batch(mesh, batch)
-    step = train.make_train_step(config, graph, tx, np.arange(1, classes + 1), devices)
+    step = train.make_train_step(config, graph, tx, np.arange(1, classes + 1), devices=devices)
     state, metrics = jax.jit(step, donate_argnums=0)(state, placed, placed.pop("tokens"))
     head = state.params["base_head"]["kernel"]
     assert head.addressable_shards[0].data.shape == (120 // devices, classes)

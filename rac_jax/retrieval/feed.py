@@ -21,6 +21,14 @@ from rac_jax.runtime import processes
 Fed = tuple[dict[str, jax.Array], Any]  # a placed batch and its neighbours (None for a model without retrieval)
 
 
+def lookup_of(config: ConfigDict) -> str:
+    """How neighbours are looked up, callback | pipelined | cached: config.memory.lookup with "auto" decided."""
+    if config.memory.lookup != "auto":
+        return config.memory.lookup
+    on_host = config.memory.index != "device"
+    return "pipelined" if on_host and jax.default_backend() != "cpu" else "callback"
+
+
 def put(retriever: Retriever | None, mesh: Mesh, batch: Batch, *, training: bool) -> Fed:
     """A host batch on the devices, and the neighbours of its images."""
     if retriever is None:
@@ -44,9 +52,10 @@ def feed(
 
     In training, an image is never its own neighbour.
     """
-    if retriever is None or config.memory.lookup == "callback":
+    lookup = lookup_of(config)
+    if retriever is None or lookup == "callback":
         return (put(retriever, mesh, batch, training=training) for batch in batches)
-    if config.memory.lookup == "pipelined":
+    if lookup == "pipelined":
         return _pipelined(retriever, mesh, batches, training=training)
     return _cached(config, retriever, mesh, dataset, batches, split=split, training=training)
 

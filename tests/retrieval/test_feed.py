@@ -6,8 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.data import pipeline
+from rac_jax.retrieval import feed
 from rac_jax.retrieval.lookup import LookupFailed
 from rac_jax.run import Run
 from tests import tiny
@@ -29,6 +31,24 @@ def train_batches(parts, number, start=0):
 def fed(parts, lookup, batches, training=True):
     parts.config.memory.lookup = lookup
     return [jax.device_get(pair) for pair in parts.feed(batches, split="train", training=training)]
+
+
+@pytest.mark.parametrize(
+    "backend, index, expected",
+    [
+        ("cpu", "hnsw", "callback"),
+        ("gpu", "hnsw", "pipelined"),
+        ("tpu", "flat", "pipelined"),
+        ("gpu", "device", "callback"),
+    ],
+)
+def test_auto_is_pipelined_where_a_callback_would_stall_the_device(backend, index, expected, monkeypatch):
+    config = configs.default()
+    config.memory.index = index
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert feed.lookup_of(config) == expected
+    config.memory.lookup = "cached"
+    assert feed.lookup_of(config) == "cached"
 
 
 @pytest.mark.parametrize("training", [True, False])
