@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from rac_jax import data, metrics, sharding
 from rac_jax.checkpoints import Checkpoints
-from rac_jax.data import pipeline
+from rac_jax.data import pipeline, record
 from rac_jax.metrics import Counts
 from rac_jax.report import gallery, predictions, tables
 from rac_jax.report.predictions import Predictions, Votes
@@ -33,7 +33,7 @@ def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[Run, A
     workdirs.check(config, workdir)
     with Checkpoints.read(workdir) as checkpoints:
         step = checkpoints.require(step)
-        run = Run.from_config(config, workdir)
+        run = Run.from_config(config, workdir, accept=lambda dataset: record.require_classes(dataset, workdir))
         _, params, stats = parameters.split(run.model)
         state = checkpoints.restore(step, sharding.state(run.mesh, {"params": params, "stats": stats}))
         checkpoints.compare_memory(step, run.memory_record())

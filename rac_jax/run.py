@@ -35,10 +35,13 @@ class Run:
     model: RAC  # shapes without values
 
     @classmethod
-    def from_config(cls, config: ConfigDict, workdir: Path) -> "Run":
-        """Load or build every part except trained parameters."""
+    def from_config(
+        cls, config: ConfigDict, workdir: Path, *, accept: Callable[[Dataset], None] = lambda dataset: None
+    ) -> "Run":
+        """Load or build every part except trained parameters. `accept` may refuse the data before anything is built."""
         mesh = sharding.make_mesh(config)
         dataset = data.load(config)
+        accept(dataset)
         _require_weights(config)
         tokenizer = tokenizers.from_config(config) if "text" in ROLES[config.model.branches] else None
         make_model = functools.partial(_model, config, dataset.num_classes, tokenizer)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from rac_jax import data, evaluate, losses, optimizer, sharding
 from rac_jax.checkpoints import Checkpoints
-from rac_jax.data import pipeline
+from rac_jax.data import pipeline, record
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.retrieval import feed
 from rac_jax.run import Run
@@ -30,7 +30,7 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
     """Train to the last step, starting from the newest checkpoint if there is one, then evaluate."""
     started = time.perf_counter()
     with workdirs.claim(config, workdir):
-        run = Run.from_config(config, workdir)
+        run = Run.from_config(config, workdir, accept=lambda dataset: record.start(config, dataset, workdir))
         images = len(run.dataset.split("train"))
         tx = optimizer.from_config(config, images)
         like = abstract_state(run, tx)

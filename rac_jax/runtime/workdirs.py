@@ -1,4 +1,4 @@
-"""A run's folder: config.json, checkpoints/, memory/, eval/, tensorboard/."""
+"""A run's folder: config.json, data.json, checkpoints/, memory/, eval/, tensorboard/."""
 
 import contextlib
 import fcntl
@@ -18,19 +18,22 @@ from rac_jax.runtime import files, processes
 
 @contextlib.contextmanager
 def claim(config: ConfigDict, workdir: Path) -> Iterator[None]:
-    """Hold the folder for this run alone, and record the config in it, unless it holds a run with other settings."""
+    """Lock the folder for this run, unless it holds a run with other settings. Nothing is recorded in it yet."""
     with _hold(workdir) if processes.first() else contextlib.nullcontext():
         check(config, workdir)
         processes.wait()
         processes.require_shared(workdir)
-        if processes.first():
-            files.write_json(workdir / "config.json", plain(config))
         yield
+
+
+def write_config(config: ConfigDict, workdir: Path) -> None:
+    """Record the config of the run. `read_config` gives it back."""
+    files.write_json(workdir / "config.json", plain(config))
 
 
 @contextlib.contextmanager
 def _hold(workdir: Path) -> Iterator[None]:
-    """Lock the folder; the system itself lets go when the process ends, however it ends."""
+    """Lock the folder. The operating system releases the lock when the process ends, even if it is killed."""
     path = workdir / ".lock"
     with files.writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
@@ -41,7 +44,7 @@ def _hold(workdir: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise RuntimeError(f"{workdir} is in use by {holder}; name another --workdir, or wait for it") from None
+            raise RuntimeError(f"{workdir} is in use by {holder}; use another --workdir, or wait for it") from None
         with files.writing(path):
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -50,29 +53,38 @@ def _hold(workdir: Path) -> Iterator[None]:
 
 
 def check(config: ConfigDict, workdir: Path) -> None:
-    """Refuse a folder that holds a run with other settings, and say which."""
-    path = workdir / "config.json"
-    differences = changed(json.loads(path.read_text()), plain(config)) if path.exists() else {}
+    """Refuse a folder that holds a run with other settings, and list them."""
+    differences = changed(_read(workdir), plain(config)) if (workdir / "config.json").exists() else {}
     if differences:
         lines = [f"  {name}: {old!r} there, {now!r} now" for name, (old, now) in differences.items()]
         raise ConfigError(
             f"{workdir} holds a run with other settings:\n"
             + "\n".join(lines)
-            + "\nName another --workdir, or give the settings of that run."
+            + "\nUse another --workdir, or the settings of that run."
         )
 
 
 def read_config(workdir: Path) -> ConfigDict:
     """The config of the run in a folder."""
-    path = workdir / "config.json"
+    config, path = configs.default(), workdir / "config.json"
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: {workdir} holds no run")
-    config = configs.default()
     try:
-        _update(config, json.loads(path.read_text()))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        _update(config, _read(workdir))
+    except (AttributeError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not a config of this version ({error})") from error
     return config
+
+
+def _read(workdir: Path) -> dict[str, Any]:
+    path = workdir / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error})") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} is damaged (it holds no settings)")
+    return found
 
 
 def _update(config: ConfigDict, plain: dict[str, Any]) -> None:
@@ -84,5 +96,5 @@ def _update(config: ConfigDict, plain: dict[str, Any]) -> None:
 
 
 def plain(config: ConfigDict) -> dict[str, Any]:
-    """The config as JSON holds it."""
+    """The config in the types of JSON."""
     return json.loads(config.to_json_best_effort())

@@ -11,7 +11,7 @@ from rac_jax.runtime import workdirs
 
 def claim(config, workdir):
     with workdirs.claim(config, workdir):
-        pass
+        workdirs.write_config(config, workdir)
 
 
 def test_a_folder_is_claimed_once_and_by_one_config(tmp_path):
@@ -48,3 +48,18 @@ def test_a_folder_in_use_is_refused_until_its_process_is_gone(tmp_path):
             claim(configs.default(), tmp_path)
         holder.kill()
     claim(configs.default(), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\x00", '{"seed": 1,'])
+def test_a_damaged_config_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    for read in (workdirs.read_config, lambda workdir: workdirs.check(configs.default(), workdir)):
+        with pytest.raises(configs.ConfigError, match=r"config\.json is damaged"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ['{"sed": 1}', '{"seed": "one"}', '{"train": 3}', '{"seed": {"a": 1}}'])
+def test_a_config_of_another_version_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(configs.ConfigError, match=r"config\.json is not a config of this version"):
+        workdirs.read_config(tmp_path)

@@ -1,0 +1,144 @@
+"""A run knows its data: other classes, counts or images are refused, wherever they lie."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rac_jax import data, evaluate, train
+from rac_jax.config import ConfigError
+from rac_jax.data import record
+from tests import tiny
+
+CLASSES = ("car", "cat", "plane")
+
+
+def make(root, seed=0):
+    random = np.random.default_rng(seed)
+    for split, each in ("train", 4), ("val", 1), ("test", 2):
+        for name in CLASSES:
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(each):
+                pixels = random.integers(256, size=(32, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+def config(root):
+    c = tiny.config("base", devices=1)
+    c.data.name, c.data.root, c.train.batch_size, c.train.steps = "folder", str(root), 4, 2
+    return c
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run and its data."""
+    folder = tmp_path_factory.mktemp("record")
+    train.train(config(make(folder / "images")), folder / "run")
+    return folder
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """The same, to be changed."""
+    shutil.copytree(trained, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def rename(root, old, new):
+    for split in ("train", "val", "test"):
+        (root / split / old).rename(root / split / new)
+
+
+def test_everything_about_the_classes_is_recorded(trained):
+    found = json.loads((trained / "run" / "data.json").read_text())
+    assert found["classes"] == found["texts"] == list(CLASSES)
+    assert found["train_images"] == [4, 4, 4]
+    assert {name: split["images"] for name, split in found["splits"].items()} == {"train": 12, "val": 3, "test": 6}
+    assert found["root"] == str(trained / "images") and found["name"]
+
+
+def test_a_renamed_class_is_refused_by_training_and_evaluation(copied):
+    rename(copied / "images", "car", "zebra")  # now last: every label would be shifted
+    for start in (
+        lambda c: train.train(c, copied / "run"),
+        lambda c: evaluate.evaluate_checkpoint(c, copied / "run", step=None, split="test"),
+    ):
+        with pytest.raises(record.OtherData, match="class 'car' is gone, class 'zebra' is new"):
+            start(config(copied / "images"))
+
+
+@pytest.mark.xfail(reason="Dataset.fingerprint is still one of file names", strict=False)
+def test_other_images_under_the_same_names_are_refused_and_the_config_stays(trained, copied):
+    before = (copied / "run" / "config.json").read_text()
+    c = config(make(copied / "other", seed=1))
+    with pytest.raises(record.OtherData, match="split train: other images, labels or captions"):
+        train.train(c, copied / "run")
+    assert (copied / "run" / "config.json").read_text() == before
+    evaluate.evaluate_checkpoint(c, copied / "run", step=None, split="test")  # the classes are the same
+
+
+def test_the_same_images_elsewhere_are_the_same_data(trained, copied):
+    (copied / "images").rename(copied / "moved")
+    train.train(config(copied / "moved"), copied / "run")
+    assert json.loads((copied / "run" / "data.json").read_text())["root"] == str(copied / "moved")
+
+
+def test_what_differs_is_listed(copied):
+    for split in ("train", "test"):
+        shutil.copy(copied / "images" / split / "cat" / "0.png", copied / "images" / split / "cat" / "9.png")
+    with pytest.raises(record.OtherData) as error:
+        train.train(config(copied / "images"), copied / "run")
+    assert "class 'cat': 4 training images there, 5 now" in str(error.value)
+    assert "split test: 6 images there, 7 now" in str(error.value)
+
+
+def test_another_order_is_refused(copied):
+    path = copied / "run" / "data.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps(found | {"classes": ["cat", "car", "plane"]}))
+    with pytest.raises(record.OtherData, match="another order: number 0 is 'cat' there, 'car' now"):
+        record.require_classes(data.load(config(copied / "images")), copied / "run")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"classes": 3}'])
+def test_a_damaged_record_is_named(tmp_path, text):
+    (tmp_path / "data.json").write_text(text)
+    with pytest.raises(ValueError, match=r"data\.json is damaged"):
+        record.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "field, value, gone, message",
+    [
+        ("every", 1, "val", "config.eval.every=1 needs images in a split 'val'; data set .* has: train, test"),
+        (
+            "split",
+            "dev",
+            None,
+            "config.eval.split=dev needs images in a split 'dev'; data set .* has: train, val, test",
+        ),
+    ],
+)
+def test_splits_that_the_run_will_need_are_checked_before_its_first_step(tmp_path, field, value, gone, message):
+    root = make(tmp_path / "images")
+    if gone:
+        shutil.rmtree(root / gone)
+    c = config(root)
+    c.eval[field] = value
+    with pytest.raises(ConfigError, match=message):
+        train.train(c, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [
+        ".lock"
+    ]  # the folder can be used with other settings
+
+
+def test_a_split_without_images_is_as_good_as_none(tmp_path):
+    c = config(make(tmp_path / "images"))
+    dataset = data.load(c)
+    dataset.splits["test"] = dataset.split("test").select(np.array([], int))
+    with pytest.raises(ConfigError, match=r"config\.eval\.split=test needs images in a split 'test'"):
+        record.start(c, dataset, tmp_path)
