@@ -80,23 +80,29 @@ def make(run: Run, others: Sequence[Run]) -> str:
     summary = f"{result['images']} images of {result['split']}, {result['classes']} classes, step {result['step']}"
     parts = [
         f"<h1>{html.escape(run.config['name'])}</h1><p>{html.escape(str(run.workdir))}: {html.escape(summary)}</p>",
-        _section("Accuracy, %", _accuracies([run, *others])),
+        section("Accuracy, %", _accuracies([run, *others])),
         _plots(run),
-        *(_section(title, _views(run, reason)) for reason, title in VIEWS.items()),
+        *(section(title, _views(run, reason)) for reason, title in VIEWS.items()),
     ]
-    parts += [_section(f"Settings that differ from {other.title}", _differences(run, other)) for other in others]
+    parts += [section(f"Settings that differ from {other.title}", _differences(run, other)) for other in others]
     settings = html.escape(json.dumps(run.config, indent=2))
-    parts.append(_section("Settings", f"<details><summary>all of them</summary><pre>{settings}</pre></details>"))
+    parts.append(section("Settings", f"<details><summary>all of them</summary><pre>{settings}</pre></details>"))
+    return document(run.config["name"], parts)
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """A page with this title and these parts, which are HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(run.config['name'])}</title><style>{STYLE}</style></head>\n<body>\n"
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>\n<body>\n"
         + "\n".join(filter(None, parts))
         + "\n</body></html>\n"
     )
 
 
-def _section(title: str, content: str) -> str:
+def section(title: str, content: str) -> str:
+    """A heading and its content, which is HTML; nothing if there is no content."""
     return f"<h2>{html.escape(title)}</h2>\n{content}" if content else ""
 
 
@@ -135,21 +141,22 @@ def _cell(values: Mapping[str, float], column: str, best: float | None) -> str:
 
 
 def _plots(run: Run) -> str:
-    pictures = (_picture(_folder(run) / f"{name}.png", title) for name, title in PLOTS.items())
+    pictures = (picture(_folder(run) / f"{name}.png", title) for name, title in PLOTS.items())
     return f'<h2>By class</h2>\n<div class="two">{"".join(pictures)}</div>'
 
 
 def _views(run: Run, reason: str) -> str:
     paths = sorted(_folder(run).glob(f"{reason}_*.png"), key=lambda path: int(path.stem.rpartition("_")[2]))
-    pictures = (_picture(path, f"{reason} {number + 1}") for number, path in enumerate(paths))
-    return "".join(f'<div class="view">{picture}</div>' for picture in pictures)
+    shown = (picture(path, f"{reason} {number + 1}") for number, path in enumerate(paths))
+    return "".join(f'<div class="view">{view}</div>' for view in shown)
 
 
 def _folder(run: Run) -> Path:
     return run.workdir / "report" / run.result["split"]
 
 
-def _picture(path: Path, title: str) -> str:
+def picture(path: Path, title: str) -> str:
+    """A PNG inside the page; nothing if there is no such file."""
     if not path.exists():
         return ""
     encoded = base64.b64encode(path.read_bytes()).decode()

@@ -1,6 +1,7 @@
-"""A table of results: means and deviations over seeds, as Markdown and as a plot, the paper's figures beside them."""
+"""A table of results as Markdown, as HTML and as a plot: means over seeds, paired differences, the paper's figures."""
 
 import dataclasses
+import html
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,12 @@ from rac_jax.reproduce.tables import RATIO, Row, Table
 COLOURS = {"all": "#222222", "many": "#1f77b4", "medium": "#ff7f0e", "few": "#2ca02c"}
 NOT_RUN = "not run"
 
-Results = Mapping[str, Sequence[Result] | str]  # by row: a result a seed, or why there is none
+Results = Mapping[str, Sequence[Result] | str]  # by row: a result per seed, or the reason why there is none
+Cells = list[list[str]]  # the first line is the head
 
 
 def with_ratios(table: Table, results: Results) -> Results:
-    """The results with what the first measure is relative to the first row's, where the table shows that."""
+    """The results with the ratio of the first measure to that of the first row, if the table shows it."""
     base = results.get(table.rows[0].name, NOT_RUN)
     if RATIO not in table.measures or isinstance(base, str):
         return results
@@ -31,22 +33,80 @@ def with_ratios(table: Table, results: Results) -> Results:
 
 
 def markdown(table: Table, results: Results, dataset: str) -> str:
-    """One line a row; the paper's figures in columns of their own where it has some for the data set."""
+    """The table, the differences between its rows, and the hardware."""
+    parts = [_markdown(cells(table, results, dataset))]
+    compared = differences(table, results)
+    if compared:
+        parts.append(f"{compared.caption}\n\n{_markdown(compared.cells)}")
+    if machines(results):
+        parts.append(f"Measured on {machines(results)}.\n")
+    return "\n".join(parts)
+
+
+def as_html(table: Table, results: Results, dataset: str) -> str:
+    """The same for a page."""
+    parts = [_html(cells(table, results, dataset))]
+    compared = differences(table, results)
+    if compared:
+        parts.append(f"<p>{html.escape(compared.caption)}</p>{_html(compared.cells)}")
+    if machines(results):
+        parts.append(f"<p>Measured on {html.escape(machines(results))}.</p>")
+    return "\n".join(parts)
+
+
+def cells(table: Table, results: Results, dataset: str) -> Cells:
+    """One line per row; the paper's figures in columns of their own if it has any for the data set."""
     columns = [*table.columns, *table.measures]
     paper = [column for column in columns if any(column in row.paper.get(dataset, {}) for row in table.rows)]
-    head = ["", *columns, *(f"paper: {column}" for column in paper)]
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = [["", *columns, *(f"paper: {column}" for column in paper)]]
     for row in table.rows:
         found = results.get(row.name, NOT_RUN)
         if isinstance(found, str):
             ours = [found, *[""] * (len(columns) - 1)]
         else:
             ours = _cells(table, columns, [result.figures for result in found], decimals=1)
-        theirs = _cells(table, paper, [row.paper.get(dataset, {})], decimals=2)
-        lines.append(_line([row.name, *ours, *theirs]))
-    places = {result.on for found in results.values() if not isinstance(found, str) for result in found}
-    lines += ["", f"Measured on {', '.join(sorted(places))}."] if places - {""} else []
-    return "\n".join(lines) + "\n"
+        lines.append([row.name, *ours, *_cells(table, paper, [row.paper.get(dataset, {})], decimals=2)])
+    return lines
+
+
+@dataclasses.dataclass(frozen=True)
+class Differences:
+    """How the rows differ from the first one, seed by seed."""
+
+    caption: str
+    cells: Cells
+
+
+def differences(table: Table, results: Results) -> Differences | None:
+    """In points of accuracy: mean ± standard error over the seeds. None without two rows that have two seeds each."""
+    done = {
+        row.name: found
+        for row in table.rows
+        if not isinstance(found := results.get(row.name, NOT_RUN), str) and len(found) > 1
+    }
+    if len(done) < 2 or not table.columns:
+        return None
+    reference, *others = done
+    lines = [["", *table.columns]]
+    for name in others:
+        pairs = list(zip(done[reference], done[name], strict=False))
+        lines.append([name, *(_difference(pairs, column) for column in table.columns)])
+    caption = f"Differences from {reference} in the same seed, in points: mean ± standard error."
+    return Differences(caption, lines)
+
+
+def _difference(pairs: Sequence[tuple[Result, Result]], column: str) -> str:
+    values = [b.figures[column] - a.figures[column] for a, b in pairs if column in a.figures and column in b.figures]
+    if len(values) < 2:
+        return "–"
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return f"{statistics.mean(values):+.1f} ± {error:.1f}"
+
+
+def machines(results: Results) -> str:
+    """What the times were measured on."""
+    found = {result.on for those in results.values() if not isinstance(those, str) for result in those}
+    return ", ".join(sorted(found - {""}))
 
 
 def _cells(table: Table, columns: Sequence[str], figures: Sequence[Mapping[str, float]], decimals: int) -> list[str]:
@@ -55,9 +115,9 @@ def _cells(table: Table, columns: Sequence[str], figures: Sequence[Mapping[str, 
 
 
 def cell(values: Sequence[float], decimals: int | None = None) -> str:
-    """Mean ± standard deviation; a dash where there is nothing, as for a group without classes.
+    """Mean ± standard deviation; a dash if there are no values, as for a group without classes.
 
-    Without a number of decimals the mean shows three digits that count, but no more than three behind the point.
+    If `decimals` is None, the mean is shown with three significant digits and at most three decimals.
     """
     if not values:
         return "–"
@@ -68,12 +128,25 @@ def cell(values: Sequence[float], decimals: int | None = None) -> str:
     return " ± ".join(f"{value:,.{decimals}f}" for value in both)
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def _markdown(lines: Cells) -> str:
+    head, *body = ([_escaped(cell) for cell in line] for line in lines)
+    return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *body))
+
+
+def _escaped(cell: str) -> str:
+    """A cell may hold a user's path or an error message."""
+    return " ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _html(lines: Cells) -> str:
+    head, *body = ([html.escape(cell) for cell in line] for line in lines)
+    rows = ["".join(f"<th>{cell}</th>" for cell in head)]
+    rows += ["".join(f"<td>{cell}</td>" for cell in line) for line in body]
+    return f'<div class="wide"><table>{"".join(f"<tr>{row}</tr>" for row in rows)}</table></div>'
 
 
 def plot(table: Table, results: Results) -> Figure:
-    """Accuracy by group, or the first measure, over the rows or along the axis that they stand on."""
+    """Accuracy by group, or the first measure: a bar per row, or a curve along the table's axis."""
     rows = [row for row in table.rows if not isinstance(results.get(row.name, NOT_RUN), str)]
     shown = COLOURS if table.columns else {table.measures[0]: COLOURS["many"]}
     width = 0.8 / len(shown)

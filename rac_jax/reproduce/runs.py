@@ -1,37 +1,42 @@
-"""The runs of a table: each a process of its own, in a folder of its own. What is there is not run again."""
+"""The runs of a table: each is a process of its own with its own folder. A run that is complete is not repeated."""
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
+from tqdm import tqdm
 
 from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.reproduce.tables import Row, Table
 from rac_jax.runtime import files
 
-# What decides the keys and the index of a memory: rows that agree in these share one.
+# The fields that determine the keys and the index of a memory. Rows that agree in them share one.
 OF_THE_MEMORY = (
     "model.encoder.name", "model.encoder.weights", "model.dtype", "data.image_size", "data.crop",
     "data.interpolation", "memory.metric", "memory.index", "memory.precision", "memory.hnsw_m",
     "memory.ef_construction",
 )  # fmt: skip
-LONGEST = 100  # letters of a folder's name
+# Paths: they have no influence on a result. What is in data.root is compared by its content.
+PATHS = ("compiled", "weights_dir", "data.root", "data.lists", "memory.dir", "memory.cache")
+LONGEST = 100  # characters of a folder's name
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a run found."""
+    """The outcome of a run."""
 
-    figures: Mapping[str, float]  # column -> figure
-    on: str = ""  # what they were measured on, where they are times
+    figures: Mapping[str, float]  # by column
+    on: str = ""  # the hardware, if the figures are times
 
 
 class RowFailed(RuntimeError):
@@ -39,85 +44,162 @@ class RowFailed(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a table's runs are kept, and the flags that they are started with."""
+class Experiment:
+    """The folder of all runs, and the config that they start from."""
 
     folder: Path
-    flags: Sequence[str]  # --config=… and what else the user said of the config
-    config: ConfigDict  # what they make
+    flags: Sequence[str]  # --config=… and the user's own --config.…
+    config: ConfigDict  # the config that these flags make
     split: str
+    _data: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def workdir(self, table: Table, row: Row, seed: int) -> Path:
-        """Named after what it changes in the config, so that rows of several tables share a run."""
+        """Named after the fields that the row changes, and a digest of everything that determines the result.
+
+        Rows of several tables share a run. Another config, other flags or other data lead to another folder.
+        """
         fields = {name: value for name, value in row.fields.items() if value != configs.field(self.config, name)}
         fields |= {"made": row.made} if row.made else {}
-        return self.folder / table.kind / folder_name(fields) / f"seed_{seed}"
+        name = f"seed_{seed}-{self._digest(table, row, seed)}"
+        return self.folder / table.kind / folder_name(fields) / name
 
     def fields(self, table: Table, row: Row, seed: int) -> dict[str, Any]:
         """Everything that a run of a row changes in the config."""
-        fields: dict[str, Any] = {"seed": seed, "data.seed": seed, "eval.split": self.split}
-        fields |= row.fields
+        fields = self._own_fields(row, seed)
         if table.kind == "nearest":
             return fields
         memory = self.folder / "memory" / self._memory(fields, row.made)
         return fields | {"memory.dir": str(memory), "memory.cache": str(memory / "neighbours")}
 
     def command(self, table: Table, row: Row, seed: int) -> list[str]:
-        """What Python is started with for a run of a row, but for its folder."""
+        """The arguments of Python for a run of a row, without --workdir."""
         changes = [f"--config.{name}={value}" for name, value in self.fields(table, row, seed).items()]
         if table.kind == "main":
             return ["-m", "rac_jax.main", *self.flags, *changes]
         more = f"--keys={self.folder / 'keys'}" if table.kind == "nearest" else f"--made={row.made}"
         return ["-m", "rac_jax.reproduce.measure", table.kind, *self.flags, *changes, more]
 
+    def outcome(self, table: Table, row: Row, seed: int) -> Path:
+        """The file with the result of a run."""
+        names = {"main": f"eval/{self.split}", "nearest": f"nearest_{self.split}", "runtime": "runtime"}
+        return self.workdir(table, row, seed) / f"{names[table.kind]}.json"
+
+    def _own_fields(self, row: Row, seed: int) -> dict[str, Any]:
+        return {"seed": seed, "data.seed": seed, "eval.split": self.split} | dict(row.fields)
+
+    def _digest(self, table: Table, row: Row, seed: int) -> str:
+        """Of the whole config of a run and its data."""
+        config = self._with(self._own_fields(row, seed))
+        # A training's result depends on neither the hardware nor how often something is logged; times may.
+        free = PATHS if table.kind != "main" else {*PATHS, *configs.FREE} - {"name", "train.steps"}
+        values = {
+            name: configs.field(config, name)
+            for name in configs.names(config)
+            if not any(name == other or name.startswith(f"{other}.") for other in free)
+        }
+        return _hash([values, self._fingerprints(config), row.made])[:10]
+
     def _memory(self, fields: Mapping[str, Any], made: int) -> str:
+        config = self._with(fields)
+        made_of: list[Any] = [configs.field(config, name) for name in OF_THE_MEMORY]
+        made_of.append(configs.options(config.model.encoder))
+        made_of.append(self._fingerprints(config)["train"])
+        return _hash(made_of + ([made] if made else []))[:16]
+
+    def _with(self, fields: Mapping[str, Any]) -> ConfigDict:
+        """A copy of the config with these fields changed."""
         config = self.config.copy_and_resolve_references()
         for name, value in fields.items():
             room, _, field = name.rpartition(".")
             (configs.field(config, room) if room else config)[field] = value
-        made_of: list[Any] = [configs.field(config, name) for name in OF_THE_MEMORY]
-        made_of.append(configs.options(config.model.encoder))
-        made_of.append(data.load(config).fingerprint("train"))
-        made_of += [made] if made else []
-        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+        return config
+
+    def _fingerprints(self, config: ConfigDict) -> dict[str, str]:
+        """Of the splits and of the classes that config.data gives."""
+        key = config.data.to_json_best_effort()
+        if key not in self._data:
+            dataset = data.load(config)
+            found = {name: dataset.fingerprint(name) for name in sorted(dataset.splits)}
+            self._data[key] = found | {"classes": _hash(dataset.class_names)}
+        return self._data[key]
 
 
 def folder_name(fields: Mapping[str, Any]) -> str:
-    """Fields as a folder's name: memory.k_30 of {"memory.k": 30}. A long one is cut, and a hash added."""
-    whole = "_".join(f"{name}_{value}" for name, value in sorted(fields.items()))
-    name = re.sub(r"[^\w.-]+", "_", whole).strip("_") or "as_configured"
-    return name if len(name) <= LONGEST else f"{name[:LONGEST]}_{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    """Fields as a folder's name: memory.k_30 for {"memory.k": 30}. A long name is cut and gets a digest."""
+    full = "_".join(f"{name}_{value}" for name, value in sorted(fields.items()))
+    name = re.sub(r"[^\w.-]+", "_", full).strip("_") or "as_configured"
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}_{_hash(full)[:8]}"
 
 
-def result(place: Place, table: Table, row: Row, seed: int) -> Result:
-    """What a row and seed gave; run now unless that was done before."""
-    workdir = place.workdir(table, row, seed)
-    names = {"main": f"eval/{place.split}", "nearest": f"nearest_{place.split}", "runtime": "runtime"}
-    found = workdir / f"{names[table.kind]}.json"
-    if not found.exists():
-        _run(workdir, [*place.command(table, row, seed), f"--workdir={workdir}"])
-    content = json.loads(found.read_text())
-    if table.kind != "main":
-        return Result(content["figures"], content["on"])
-    shares = next(iter(content["branches"].values()))
-    return Result({group: 100 * share for group, share in shares.items()})
+def known(experiment: Experiment, table: Table, row: Row, seed: int) -> Result | None:
+    """The result of a row and seed, if it was run before."""
+    path = experiment.outcome(table, row, seed)
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if table.kind != "main":
+            return Result(content["figures"], content["on"])
+        shares = next(iter(content["branches"].values()))
+        return Result({group: 100 * share for group, share in shares.items()})
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise ValueError(f"{path} is damaged; delete it, and the row is evaluated again") from error
 
 
-def _run(workdir: Path, arguments: Sequence[str]) -> None:
-    workdir.mkdir(parents=True, exist_ok=True)
+def result(experiment: Experiment, table: Table, row: Row, seed: int) -> Result:
+    """The result of a row and seed. It is run now unless it was before; if another process runs it, wait for that."""
+    found = known(experiment, table, row, seed)
+    if found is not None:
+        return found
+    workdir = experiment.workdir(table, row, seed)
+    with locked(workdir) as lock:
+        found = known(experiment, table, row, seed)
+        if found is None:
+            _run(workdir, [*experiment.command(table, row, seed), f"--workdir={workdir}"], lock)
+            found = known(experiment, table, row, seed)
+    if found is None:
+        raise RowFailed(f"the run wrote no {experiment.outcome(table, row, seed)} (see {workdir / 'log.txt'})")
+    return found
+
+
+@contextlib.contextmanager
+def locked(workdir: Path) -> Iterator[int]:
+    """Wait until no other process holds the folder, and hold it. Yields the descriptor of the lock file."""
+    with files.writing(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        file = (workdir / ".reproduce.lock").open("a")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tqdm.write(f"waiting for another process that runs {workdir}", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+def _run(workdir: Path, arguments: Sequence[str], lock: int) -> None:
     files.write_text(workdir / "command.txt", " ".join(arguments) + "\n")
-    if _code(workdir, arguments):
-        lines = (workdir / "log.txt").read_text().strip().splitlines() or ["no output"]
+    log = workdir / "log.txt"
+    before = log.stat().st_size if log.exists() else 0
+    if _code(log, arguments, lock):
+        with log.open("rb") as file:
+            file.seek(before)
+            lines = file.read().decode(errors="replace").strip().splitlines() or ["no output"]
         said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-        raise RowFailed(f"{said[-1]} (see {workdir / 'log.txt'})")
+        raise RowFailed(f"{said[-1]} (see {log})")
 
 
-def _code(workdir: Path, arguments: Sequence[str]) -> int:
-    """How a run ended. What interrupts us interrupts it, once, and then it has the time to save."""
+def _code(log: Path, arguments: Sequence[str], lock: int) -> int:
+    """The exit code of a run. If this process is interrupted, the run is too, and has time to save.
+
+    The run inherits the lock, so that it holds the folder to its end even if this process is killed.
+    """
     command = [sys.executable, *arguments]
     with (
-        (workdir / "log.txt").open("w") as log,
-        subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True) as process,
+        log.open("a") as output,
+        subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(lock,)
+        ) as process,
     ):
         try:
             return process.wait()
@@ -125,3 +207,7 @@ def _code(workdir: Path, arguments: Sequence[str]) -> int:
             process.terminate()
             process.wait()
             raise
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode(errors="replace")).hexdigest()

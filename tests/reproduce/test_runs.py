@@ -1,5 +1,7 @@
 """The paper's tables on the demo, made small: two rows of one table, run, interrupted, and not run twice."""
 
+import concurrent.futures
+import dataclasses
 import json
 import os
 import shutil
@@ -10,16 +12,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from configs import demo
 from rac_jax import config as configs
-from rac_jax.reproduce import results, runs
-from rac_jax.reproduce.runs import Result
-from rac_jax.reproduce.tables import TABLES, Row, Table
+from rac_jax.reproduce import runs
+from rac_jax.reproduce.tables import TABLES, Row
 from rac_jax.runtime import interruption
 from tests import tiny
 
 ROOT = Path(__file__).parents[2]
+
+
+def row_of(table, name):
+    (row,) = (row for row in TABLES[table].rows if row.name == name)
+    return row
 
 
 def test_every_field_of_every_row_is_a_field():
@@ -31,20 +38,111 @@ def test_every_field_of_every_row_is_a_field():
 
 
 def test_rows_of_several_tables_share_a_run_and_no_two_of_one_table_do(tmp_path):
-    place = runs.Place(tmp_path, [], configs.default(), "test")
+    experiment = runs.Experiment(tmp_path, [], configs.default(), "test")
 
     def folder(table, name):
-        (row,) = (row for row in TABLES[table].rows if row.name == name)
-        return place.workdir(TABLES[table], row, 0).relative_to(tmp_path)
+        return experiment.workdir(TABLES[table], row_of(table, name), 0).relative_to(tmp_path)
 
-    assert str(folder("main", "RAC")) == "main/as_configured/seed_0"
+    assert str(folder("main", "RAC")).startswith("main/as_configured/seed_0-")
     assert folder("tau", "τ = 1") == folder("reweighting", "none") == folder("fusion", "sqrt") == folder("main", "RAC")
-    assert str(folder("k", "k = 10")) == "main/memory.k_10_model.branches_retrieval/seed_0"
+    assert str(folder("k", "k = 10")).startswith("main/memory.k_10_model.branches_retrieval/seed_0-")
     assert folder("k", "k = 30") == folder("main", "retrieval, LACE")
     for table in TABLES.values():
-        assert len({place.workdir(table, row, 0) for row in table.rows}) == len(table.rows)
+        assert len({experiment.workdir(table, row, 0) for row in table.rows}) == len(table.rows)
     long, other = (runs.folder_name({"model.encoder.weights": "a/" * 100 + end}) for end in "xy")
     assert len(long) < 120 and long != other
+
+
+def test_results_of_another_config_or_flag_are_not_taken(tmp_path):
+    """Before, the folder of a row knew the fields of the row alone."""
+
+    def folder(kind="main", **changed):
+        config = demo.get_config()
+        with config.unlocked():
+            config.update_from_flattened_dict({name.replace("__", "."): value for name, value in changed.items()})
+        experiment = runs.Experiment(tmp_path, [], config, "test")
+        return experiment.workdir(dataclasses.replace(TABLES["main"], kind=kind), row_of("main", "RAC"), 0)
+
+    same = folder()
+    assert folder() == folder(mesh__data=4, data__workers=2, checkpoint__every=7, memory__dir="/elsewhere") == same
+    others = [
+        folder(name="mine"), folder(train__epochs=1.0), folder(train__steps=3), folder(optim__learning_rate=1e-3),
+        folder(memory__k=7), folder(model__text__depth=3), folder(data__image_size=32),
+    ]  # fmt: skip
+    assert len({same, *others}) == 1 + len(others)
+    assert folder("runtime", data__workers=2) != folder("runtime")  # times depend on it
+
+
+def test_results_of_other_data_are_not_taken(tmp_path):
+    def write(name, count):
+        (tmp_path / "images" / name).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / name / f"{number}.png")
+
+    def folder():
+        config = demo.get_config()
+        config.data.name, config.data.root = "folder", str(tmp_path / "images")
+        return runs.Experiment(tmp_path, [], config, "test").workdir(TABLES["main"], row_of("main", "RAC"), 0)
+
+    write("a", 10)
+    write("b", 10)
+    first = folder()
+    assert folder() == first
+    (tmp_path / "images" / "b").rename(tmp_path / "images" / "c")  # a class of another name
+    renamed = folder()
+    write("a", 12)
+    assert len({first, renamed, folder()}) == 3
+
+
+def evaluated(experiment, table, row, accuracy):
+    path = experiment.outcome(table, row, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"branches": {"fused": {"all": accuracy}}}))
+
+
+def test_a_run_that_another_process_has_started_is_waited_for(tmp_path, capsys):
+    """Before, the second one said "in use", left the row out and overwrote the log."""
+    table, row = TABLES["main"], row_of("main", "RAC")
+    experiment = runs.Experiment(tmp_path, ["--no_such_flag"], demo.get_config(), "test")
+    workdir = experiment.workdir(table, row, 0)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with runs.locked(workdir):
+            second = pool.submit(runs.result, experiment, table, row, 0)
+            time.sleep(0.2)
+            assert not second.done()
+            (workdir / "log.txt").write_text("the first one's")
+            evaluated(experiment, table, row, 0.5)
+        assert second.result(timeout=20).figures == {"all": 50.0}
+    assert (workdir / "log.txt").read_text() == "the first one's"
+    assert "waiting for another process that runs" in capsys.readouterr().err
+
+
+def test_a_run_holds_its_folder_though_the_command_that_started_it_is_gone(tmp_path):
+    with runs.locked(tmp_path) as lock:
+        code = "import os, sys, time; os.close(0); time.sleep(1)"
+        run = subprocess.Popen([sys.executable, "-c", code], pass_fds=(lock,))
+    started = time.monotonic()
+    with runs.locked(tmp_path):
+        assert run.poll() is not None or time.monotonic() - started > 0.3
+    run.wait()
+
+
+def test_a_log_is_continued_and_its_last_error_is_the_reason(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text("error: of an earlier start\n")
+    with runs.locked(tmp_path) as lock, pytest.raises(runs.RowFailed, match=r"^now \(see .*log\.txt\)"):
+        runs._run(tmp_path, ["-c", "import sys; sys.exit('error: now')"], lock)
+    assert log.read_text() == "error: of an earlier start\nerror: now\n"
+
+
+def test_a_damaged_result_is_named(tmp_path):
+    experiment, table, row = runs.Experiment(tmp_path, [], demo.get_config(), "test"), TABLES["main"], Row("a", {})
+    evaluated(experiment, table, row, 0.5)
+    assert runs.known(experiment, table, row, 0).figures == {"all": 50}
+    for content in ("", "[]", "{}", '{"branches": {}}', '{"branches": {"rac": 3}}'):
+        experiment.outcome(table, row, 0).write_text(content)
+        with pytest.raises(ValueError, match=r"eval/test\.json is damaged; delete it"):
+            runs.known(experiment, table, row, 0)
 
 
 def test_the_papers_columns_give_its_all():
@@ -57,80 +155,28 @@ def test_the_papers_columns_give_its_all():
                 assert mean == pytest.approx(figures["all"], abs=0.3)
 
 
-def test_means_deviations_and_the_papers_columns():
-    table = Table("t", (Row("a", {}, {"places_lt": {"all": 47.17}}), Row("b", {}), Row("c", {})))
-    figures = {"few": 25.0, "top5": 100.0}
-    found = {"a": [Result({"all": 50.0, **figures}), Result({"all": 60.0, **figures})], "b": "not run: why"}
-    assert results.markdown(table, found, "places_lt").splitlines() == [
-        "|  | all | many | medium | few | top5 | paper: all |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        "| a | 55.0 ± 7.1 | – | – | 25.0 ± 0.0 | 100.0 ± 0.0 | 47.17 |",
-        "| b | not run: why |  |  |  |  | – |",
-        "| c | not run |  |  |  |  | – |",
-    ]
-    assert "paper" not in results.markdown(table, found, "digits")
-    axes = results.plot(table, found).axes[0]
-    assert [bar.get_height() for bar in axes.patches] == pytest.approx([55, 25])
-
-
-def test_times_show_three_digits_that_count():
-    assert results.cell([0.000297, 0.0003]) == "0.000 ± 0.000"
-    assert results.cell([0.2712]) == "0.271"
-    assert results.cell([3.9, 4.1]) == "4.00 ± 0.14"
-    assert results.cell([437_513.2]) == "437,513"
-    assert results.cell([]) == "–"
-
-
-def test_seconds_beside_those_without_retrieval_and_the_papers():
-    table = TABLES["runtime"]
-    none, _, clip, large = (row.name for row in table.rows)
-    on = "1 × cpu (2 cores)"
-    found = {
-        none: [Result({"s an epoch": 10.0, "ms a step": 100.0, "rows in memory": 0}, on)],
-        clip: [Result({"s an epoch": 24.0, "ms a step": 240.0, "rows in memory": 466}, on)],
-        large: [Result({"s an epoch": s, "ms a step": 250.0, "rows in memory": 7922}, on) for s in (24.0, 26.0)],
-    }
-    found = results.with_ratios(table, found)
-    assert results.markdown(table, found, "digits").splitlines()[2:] == [
-        "| no retrieval | 10.0 | 1.00 | 100 | 0 |",
-        "| random text | not run |  |  |  |",
-        "| CLIP text | 24.0 | 2.40 | 240 | 466 |",
-        "| CLIP text with a large index | 25.0 ± 1.4 | 2.50 ± 0.14 | 250 ± 0 | 7,922 ± 0 |",
-        "",
-        "Measured on 1 × cpu (2 cores).",
-    ]
-    lines = results.markdown(table, found, "places_lt").splitlines()
-    assert lines[0].endswith("| paper: s an epoch | paper: × no retrieval | paper: rows in memory |")
-    assert lines[5].endswith("| 47.0 | 1.99 | 11,200,000 |")
-    axes = results.plot(table, found).axes[0]
-    assert [bar.get_height() for bar in axes.patches] == [10, 24, 25]
-    assert axes.get_ylabel() == "s an epoch"
-    del found[none]
-    assert results.with_ratios(table, found) == found  # there is nothing to compare with
-
-
 def test_rows_share_a_memory_where_they_can(tmp_path):
-    place = runs.Place(tmp_path, [], demo.get_config(), "test")
+    experiment = runs.Experiment(tmp_path, [], demo.get_config(), "test")
 
     def folders(name, seed=0):
-        return [place.fields(TABLES[name], row, seed).get("memory.dir") for row in TABLES[name].rows]
+        return [experiment.fields(TABLES[name], row, seed).get("memory.dir") for row in TABLES[name].rows]
 
     (k,) = set(folders("k"))
     assert set(folders("k", seed=1)) != {k}  # the digits are split by the seed
     none, random, clip, large = folders("runtime")
     assert none == random == clip == k and large != k  # one that grows is nobody else's
     assert set(folders("index")) == {None}
-    commands = [place.command(TABLES["index"], row, 0) for row in TABLES["index"].rows]
+    commands = [experiment.command(TABLES["index"], row, 0) for row in TABLES["index"].rows]
     assert all(command[-1] == f"--keys={tmp_path / 'keys'}" for command in commands)
-    command = place.command(TABLES["runtime"], TABLES["runtime"].rows[-1], 0)
+    command = experiment.command(TABLES["runtime"], TABLES["runtime"].rows[-1], 0)
     assert command[:3] == ["-m", "rac_jax.reproduce.measure", "runtime"] and command[-1] == "--made=16"
 
 
 def test_a_row_that_cannot_be_run_says_why(tmp_path):
-    place = runs.Place(tmp_path, ["--config=configs/demo.py"], demo.get_config(), "test")
+    experiment = runs.Experiment(tmp_path, ["--config=configs/demo.py"], demo.get_config(), "test")
     row = Row("nowhere", {"model.encoder.weights": str(tmp_path / "nowhere.npz")})
     with pytest.raises(runs.RowFailed, match=r"^'.*nowhere\.npz' is neither a file nor .* \(see "):
-        runs.result(place, TABLES["index"], row, 0)
+        runs.result(experiment, TABLES["index"], row, 0)
 
 
 def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
@@ -142,7 +188,7 @@ def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
     assert first.returncode == 0, first.stderr
     text = (tmp_path / "fusion.md").read_text()
     assert text.count("not run") == 1 and (tmp_path / "fusion.png").exists()  # `learned` was not asked for
-    workdir = tmp_path / "main" / "as_configured" / "seed_0"
+    (workdir,) = (tmp_path / "main" / "as_configured").iterdir()
     found = workdir / "eval" / "test.json"
     accuracy = 100 * json.loads(found.read_text())["branches"]["rac"]["all"]
     assert f"| paper | {accuracy:.1f} |" in text
@@ -152,11 +198,13 @@ def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
             time.sleep(0.01)
         process.terminate()
     assert process.returncode == interruption.REQUEUE and not found.exists()
-    untouched = (tmp_path / "main" / "model.scale_sqrt" / "seed_0" / "log.txt").stat().st_mtime_ns
+    (log,) = (tmp_path / "main" / "model.scale_sqrt").glob("seed_0-*/log.txt")
+    untouched = log.stat().st_mtime_ns
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "fusion.md").read_text() == text
-    assert (tmp_path / "main" / "model.scale_sqrt" / "seed_0" / "log.txt").stat().st_mtime_ns == untouched
+    assert log.stat().st_mtime_ns == untouched
+    assert f"<td>{accuracy:.1f}</td>" in (tmp_path / "index.html").read_text()
 
 
 def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
@@ -169,7 +217,8 @@ def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
     text = (tmp_path / "index.md").read_text()
     folders = {"exact": "memory.index_flat_memory.metric_l2", "HNSW": "as_configured"}
     measured = {
-        name: tmp_path / "nearest" / folder / "seed_0" / "nearest_test.json" for name, folder in folders.items()
+        name: next((tmp_path / "nearest" / folder).glob("seed_0-*/nearest_test.json"))
+        for name, folder in folders.items()
     }
     exact, graph = (json.loads(path.read_text())["figures"] for path in measured.values())
     line = next(line for line in text.splitlines() if line.startswith("| exact, l2 |"))
@@ -185,3 +234,10 @@ def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
     assert [repeated[name] for name in ("all", "top5", "train: all")] == [
         graph[name] for name in ("all", "top5", "train: all")
     ]
+
+
+def test_a_row_that_does_not_exist_is_an_error_that_lists_the_rows():
+    command = [sys.executable, "-m", "rac_jax.reproduce", "fusion", "--config=configs/demo.py", "--rows=paper,nowhere"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip() == 'error: --rows: there is no row \'nowhere\'; the rows are "paper", "sqrt", "learned"'

@@ -1,0 +1,98 @@
+"""Tables of results: means, deviations, differences, and names that could break them."""
+
+import pytest
+
+from configs import demo
+from rac_jax.reproduce import page, results, runs
+from rac_jax.reproduce.runs import Result
+from rac_jax.reproduce.tables import TABLES, Row, Table
+
+
+def test_means_deviations_and_the_papers_columns():
+    table = Table("t", (Row("a", {}, {"places_lt": {"all": 47.17}}), Row("b", {}), Row("c", {})))
+    figures = {"few": 25.0, "top5": 100.0}
+    found = {"a": [Result({"all": 50.0, **figures}), Result({"all": 60.0, **figures})], "b": "not run: why"}
+    assert results.markdown(table, found, "places_lt").splitlines() == [
+        "|  | all | many | medium | few | top5 | paper: all |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| a | 55.0 ± 7.1 | – | – | 25.0 ± 0.0 | 100.0 ± 0.0 | 47.17 |",
+        "| b | not run: why |  |  |  |  | – |",
+        "| c | not run |  |  |  |  | – |",
+    ]
+    assert "paper" not in results.markdown(table, found, "digits")
+    axes = results.plot(table, found).axes[0]
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx([55, 25])
+
+
+def test_times_show_three_digits_that_count():
+    assert results.cell([0.000297, 0.0003]) == "0.000 ± 0.000"
+    assert results.cell([0.2712]) == "0.271"
+    assert results.cell([3.9, 4.1]) == "4.00 ± 0.14"
+    assert results.cell([437_513.2]) == "437,513"
+    assert results.cell([]) == "–"
+
+
+def test_seconds_beside_those_without_retrieval_and_the_papers():
+    table = TABLES["runtime"]
+    none, _, clip, large = (row.name for row in table.rows)
+    on = "1 × cpu (2 cores)"
+    found = {
+        none: [Result({"s an epoch": 10.0, "ms a step": 100.0, "rows in memory": 0}, on)],
+        clip: [Result({"s an epoch": 24.0, "ms a step": 240.0, "rows in memory": 466}, on)],
+        large: [Result({"s an epoch": s, "ms a step": 250.0, "rows in memory": 7922}, on) for s in (24.0, 26.0)],
+    }
+    found = results.with_ratios(table, found)
+    assert results.markdown(table, found, "digits").splitlines()[2:] == [
+        "| no retrieval | 10.0 | 1.00 | 100 | 0 |",
+        "| random text | not run |  |  |  |",
+        "| CLIP text | 24.0 | 2.40 | 240 | 466 |",
+        "| CLIP text with a large index | 25.0 ± 1.4 | 2.50 ± 0.14 | 250 ± 0 | 7,922 ± 0 |",
+        "",
+        "Measured on 1 × cpu (2 cores).",
+    ]
+    lines = results.markdown(table, found, "places_lt").splitlines()
+    assert lines[0].endswith("| paper: s an epoch | paper: × no retrieval | paper: rows in memory |")
+    assert lines[5].endswith("| 47.0 | 1.99 | 11,200,000 |")
+    axes = results.plot(table, found).axes[0]
+    assert [bar.get_height() for bar in axes.patches] == [10, 24, 25]
+    assert axes.get_ylabel() == "s an epoch"
+    del found[none]
+    assert results.with_ratios(table, found) == found  # there is nothing to compare with
+
+
+def test_differences_are_paired_by_seed():
+    """The seeds spread by 10 points, the difference of 2 is the same in all but one: its error is small."""
+    table = Table("t", (Row("a", {}), Row("b", {}), Row("c", {}), Row("d", {})), columns=("all", "few"))
+    found = {
+        "a": [Result({"all": value, "few": 1.0}) for value in (50.0, 60.0, 70.0)],
+        "b": [Result({"all": value}) for value in (52.0, 62.0, 75.0)],
+        "c": "not run: why",
+        "d": [Result({"all": 50.0, "few": 0.5})] * 2,
+    }
+    compared = results.differences(table, found)
+    assert compared.caption == "Differences from a in the same seed, in points: mean ± standard error."
+    assert compared.cells == [["", "all", "few"], ["b", "+3.0 ± 1.0", "–"], ["d", "-5.0 ± 5.0", "-0.5 ± 0.0"]]
+    assert "| b | +3.0 ± 1.0 | – |" in results.markdown(table, found, "digits")
+    assert results.differences(table, {"a": found["a"]}) is None
+    assert results.differences(table, {name: rows[:1] for name, rows in found.items()}) is None
+    assert results.differences(Table("t", table.rows, columns=(), measures=("s",)), found) is None
+
+
+def test_names_and_reasons_are_escaped():
+    table = Table("<b>", (Row("a|b", {}), Row("<script>", {})))
+    found = {"a|b": "not run: /data/x|y\n<img src=x onerror=alert(1)> & more"}
+    text = results.markdown(table, found, "digits")
+    assert r"| a\|b | not run: /data/x\|y &lt;img src=x onerror=alert(1)> & more |" in text
+    assert "| &lt;script> | not run |" in text and "<" not in text
+    html = results.as_html(table, found, "digits")
+    assert "&lt;img src=x onerror=alert(1)&gt; &amp; more" in html and "<img" not in html and "<script" not in html
+
+
+def test_the_page_of_all_tables(tmp_path):
+    config = demo.get_config()
+    config.name = "<script>"
+    experiment = runs.Experiment(tmp_path, ["--config=<script>"], config, "test")
+    found = {"CE": [Result({"all": 12.5})] * 2, "RAC": "not run: <script>"}
+    text = page.make(experiment, {"main": found}, seeds=2)
+    assert "<td>CE</td><td>12.5 ± 0.0</td>" in text and "Methods (main)" in text
+    assert "<script" not in text and "Not run: retrieval, index, text" in text
