@@ -79,7 +79,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
 
     c.loss = ConfigDict()
-    c.loss.name = "lace"  # lace | ce | balce | ldam (one branch with a cosine head)
+    c.loss.name = "lace"  # lace | ce | balce | ldam (one branch with a cosine head) | ldam_paper (its margin added)
     c.loss.tau = 1.0  # strength of LACE's logit adjustment
     c.loss.reweight = "none"  # none | inverse_sqrt | inverse_log, by class count
     c.loss.smoothing = 0.1  # label smoothing
@@ -159,7 +159,7 @@ CHOICES = {
     "memory.cut": ("snippet", "token"),
     "memory.lookup": ("auto", "callback", "pipelined", "cached"),
     "memory.exclude": ("id", "first", "none"),
-    "loss.name": ("lace", "ce", "balce", "ldam"),
+    "loss.name": ("lace", "ce", "balce", "ldam", "ldam_paper"),
     "loss.reweight": ("none", "inverse_sqrt", "inverse_log"),
 }
 AT_LEAST_ONE = (
@@ -244,7 +244,7 @@ def validate(config: ConfigDict, *, devices: int) -> None:
         "the statistics are those of the batch alone",
     )  # fmt: skip
     _require(
-        config.loss.name != "ldam" or config.model.branches != "both",
+        config.loss.name not in ("ldam", "ldam_paper") or config.model.branches != "both",
         config, "loss.name", "lace, ce or balce with model.branches=both: LDAM's margins are in cosines of one branch",
     )  # fmt: skip
     _require(

@@ -64,7 +64,7 @@ def general(logits: jax.Array, labels: jax.Array, terms: Terms, smoothing: float
 
 
 def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str) -> Terms:
-    """The terms of a loss by name: lace, ce, balce or ldam."""
+    """The terms of a loss by name: lace, ce, balce, ldam, or ldam_paper (LDAM with the sign printed in the paper)."""
     zero = np.zeros(len(class_counts), np.float32)
     weights = class_weights(class_counts, reweight)
     if name == "lace":
@@ -75,4 +75,6 @@ def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str) -> 
         return Terms(class_weights(class_counts, "inverse"), zero, zero)
     if name == "ldam":
         return Terms(weights, zero, margins(class_counts))
-    raise ValueError(f"config.loss.name is {name!r}; known: lace, ce, balce, ldam")
+    if name == "ldam_paper":
+        return Terms(weights, zero, -margins(class_counts))
+    raise ValueError(f"config.loss.name is {name!r}; known: lace, ce, balce, ldam, ldam_paper")

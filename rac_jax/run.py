@@ -98,4 +98,6 @@ def _model(config: ConfigDict, num_classes: int, tokenizer: Tokenizer | None) ->
     if tokenizer is not None:
         sizes = {"vocab_size": tokenizer.vocab_size, "context_length": tokenizer.length}
         text = models.from_config(config, "text", rngs, **sizes)
-    return RAC(base, text, num_classes=num_classes, scale=m.scale, cosine=config.loss.name == "ldam", rngs=rngs)
+    return RAC(
+        base, text, num_classes=num_classes, scale=m.scale, cosine=config.loss.name.startswith("ldam"), rngs=rngs
+    )

@@ -18,7 +18,7 @@ def test_defaults_are_valid_and_locked():
     "name, value, message",
     [
         ("loss.name", "ldam", r"config\.loss\.name is 'ldam'; it must be lace, ce or balce with model\.branches=both"),
-        ("loss.name", "focal", r"config\.loss\.name is 'focal'; it must be one of lace, ce, balce, ldam"),
+        ("loss.name", "focal", r"config\.loss\.name is 'focal'; it must be one of lace, ce, balce, ldam, ldam_paper"),
         ("memory.k", 0, r"config\.memory\.k is 0; it must be 1 or more"),
         (
             "train.accumulate",

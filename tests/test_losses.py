@@ -40,6 +40,14 @@ def test_loss_and_gradient(case, smoothing):
     np.testing.assert_allclose(grad, GOLDEN[f"{key}/grad"], rtol=1e-5, atol=1e-6)
 
 
+def test_ldam_with_the_papers_sign_raises_the_logit_of_the_true_class():
+    lowered, raised = (losses.terms(name, COUNTS, tau=1.0, reweight="none") for name in ("ldam", "ldam_paper"))
+    np.testing.assert_array_equal(raised.margin, -lowered.margin)
+    logits, labels = jnp.zeros((1, len(COUNTS))), jnp.zeros(1, int)
+    by_hand = -jax.nn.log_softmax(logits.at[0, 0].add(lowered.margin[0]))[0, 0]
+    np.testing.assert_allclose(losses.general(logits, labels, raised)[0], by_hand, rtol=1e-5)
+
+
 def test_ldam_and_its_gradient():
     terms = losses.terms("ldam", COUNTS, tau=1.0, reweight="none")
     np.testing.assert_allclose(terms.margin, 30 * GOLDEN["ldam/margins"], rtol=1e-6)
@@ -72,7 +80,7 @@ def test_a_class_without_images_or_with_one_gives_finite_terms():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="lace, ce, balce, ldam"):
+    with pytest.raises(ValueError, match="lace, ce, balce, ldam, ldam_paper"):
         losses.terms("focal", COUNTS, tau=1.0, reweight="none")
     with pytest.raises(ValueError, match="inverse_sqrt"):
         losses.class_weights(COUNTS, "cubic")

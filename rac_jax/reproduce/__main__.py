@@ -75,6 +75,9 @@ def run(name: str, table: Table, experiment: runs.Experiment, seeds: int) -> res
     """
     asked = [row for row in table.rows if not ROWS.value or row.name in ROWS.value]
     found: dict[str, list[runs.Result] | str] = {row.name: [] for row in asked}
+    for row in asked:
+        if row.only not in ("", experiment.config.data.name):
+            found[row.name] = f"{results.NOT_RUN}: for {row.only} only"
     with tqdm(total=len(asked) * seeds, desc=name, unit="run", leave=False) as bar:
         for seed, row in itertools.product(range(seeds), asked):
             bar.set_postfix_str(row.name)

@@ -1,7 +1,7 @@
-"""Which runs make up each table or figure of the paper, and what the paper itself reports for them.
+"""The runs of each table or figure of the paper, and the figures that the paper reports for them.
 
-A row is a set of config fields. The paper's figures are for the data set that they were measured on; where the paper
-shows a curve without numbers there are none.
+A row is a set of config fields. The paper's figures are given by data set; where the paper shows a curve without
+numbers there are none.
 """
 
 import dataclasses
@@ -16,26 +16,27 @@ Paper = Mapping[str, Mapping[str, float]]  # data set -> column -> figure
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of a table: a run of each seed."""
+    """One line of a table: a run per seed."""
 
     name: str
     fields: Mapping[str, Any]
     paper: Paper = dataclasses.field(default_factory=dict)
-    x: float = 0.0  # its place on the axis of the plot
-    made: int = 0  # times the memory's rows that are added to it, made up
+    x: float = 0.0  # its position on the axis of the plot
+    only: str = ""  # the only data set that it is run on; "" = any
+    made: int = 0  # synthetic rows added to the memory, as a multiple of its own
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The rows, and what is looked at."""
+    """Rows, and the columns to show."""
 
     title: str
     rows: tuple[Row, ...]
     kind: str = "main"  # of its runs: main (training and evaluation) | nearest | runtime
     columns: tuple[str, ...] = COLUMNS  # in %
-    measures: tuple[str, ...] = ()  # further columns, in units of their own
-    axis: str = ""  # of the plot; "" = a bar a row
-    log: bool = False  # the axis
+    measures: tuple[str, ...] = ()  # further columns, in other units
+    axis: str = ""  # of the plot; "" = one bar per row
+    log: bool = False  # whether the axis is logarithmic
 
 
 def _groups(all_: float, many: float, medium: float, few: float) -> dict[str, float]:
@@ -43,11 +44,21 @@ def _groups(all_: float, many: float, medium: float, few: float) -> dict[str, fl
 
 
 def _built(seconds: float, *groups: float) -> dict[str, float]:
-    """Its construction time is E's and the index's together."""
+    """The paper's construction time is that of E and the index together."""
     return _groups(*groups) | {"built in, s": seconds}
 
 
 BASE, RETRIEVAL = {"model.branches": "base"}, {"model.branches": "retrieval"}
+
+
+def _described(role: str, name: str, weights: str = "", **options: int) -> dict[str, Any]:
+    """Another model in a role, with none of the options that the config sets for its own."""
+    fields = configs.default().model[role].to_dict() | {"name": name, "weights": weights, **options}
+    return {f"model.{role}.{field}": value for field, value in fields.items()}
+
+
+RESNET = BASE | _described("base", "resnet50", "resnet50:a1_in1k")
+SCRATCH = RESNET | {"model.base.weights": "", "model.base.batch_norm": "update"}
 
 MAIN = Table(
     "Methods",
@@ -58,6 +69,12 @@ MAIN = Table(
         Row("BalCE", BASE | {"loss.name": "balce"}, {
             "places_lt": _groups(43.67, 49.03, 45.72, 29.05), "inat2018": _groups(74.49, 72.39, 76.06, 73.05),
         }),
+        Row("ResNet-50, CE", RESNET | {"loss.name": "ce"}),
+        Row("ResNet-50, BalCE", RESNET | {"loss.name": "balce"}),
+        Row("ResNet-50 from scratch, CE", SCRATCH | {"loss.name": "ce"}),
+        Row("ResNet-50 from scratch, BalCE", SCRATCH | {"loss.name": "balce"}),
+        Row("LDAM", BASE | {"loss.name": "ldam"}),
+        Row("LDAM as printed in the paper (margin added)", BASE | {"loss.name": "ldam_paper"}),
         Row("base, LACE", BASE, {
             "places_lt": _groups(44.05, 44.57, 45.06, 40.77), "inat2018": _groups(78.32, 74.41, 78.95, 78.55),
         }),
@@ -67,6 +84,7 @@ MAIN = Table(
         Row("RAC", {}, {
             "places_lt": _groups(47.17, 48.69, 48.31, 41.76), "inat2018": _groups(80.24, 75.92, 80.48, 81.07),
         }),
+        Row("RAC, 384 pixels", {"data.image_size": 384}, only="inat2018"),
     ),
 )  # fmt: skip
 
@@ -111,7 +129,7 @@ ENCODERS = Table(
 def _looked_up(
     all_: float, many: float, medium: float, few: float, top5: float, train: float, ms: float
 ) -> dict[str, float]:
-    """Its query time is E's and the search's together; its training images are in the index that they ask."""
+    """The paper's query time is that of E and the search together; its training images are in the index they query."""
     return _groups(all_, many, medium, few) | {"top5": top5, "train: itself in": train, "ms with E": ms}
 
 
@@ -132,22 +150,16 @@ INDEX = Table(
 )
 
 
-def _text(name: str, weights: str = "", **options: int) -> dict[str, Any]:
-    """T as another model, with no option of the config's own T left."""
-    described = configs.default().model.text.to_dict() | {"name": name, "weights": weights, **options}
-    return {f"model.text.{field}": value for field, value in described.items()}
-
-
-RANDOM_WORDS = _text("random_words")
+RANDOM_WORDS = _described("text", "random_words")
 
 TEXT = Table(
     "Text encoders",
     (
         Row("CLIP", {}),
-        Row("GloVe 50", _text("glove", "glove:6b_50d", width=50)),
-        Row("GloVe 300", _text("glove", "glove:6b_300d")),
+        Row("GloVe 50", _described("text", "glove", "glove:6b_50d", width=50)),
+        Row("GloVe 300", _described("text", "glove", "glove:6b_300d")),
         Row("random words", RANDOM_WORDS),
-        Row("BERT", _text("bert", "bert")),
+        Row("BERT", _described("text", "bert", "bert")),
     ),
 )
 

@@ -53,6 +53,13 @@ def test_rows_of_several_tables_share_a_run_and_no_two_of_one_table_do(tmp_path)
     assert len(long) < 120 and long != other
 
 
+def test_every_row_of_the_demo_is_a_valid_config(tmp_path):
+    experiment = runs.Experiment(tmp_path, [], tiny.config(devices=1), "test")
+    for table in TABLES.values():
+        for row in table.rows:
+            configs.validate(experiment._with(experiment.fields(table, row, 0)), devices=1)
+
+
 def test_results_of_another_config_or_flag_are_not_taken(tmp_path):
     """Before, the folder of a row knew the fields of the row alone."""
 
