@@ -76,6 +76,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.keep.share = 1.0  # share of the rows of those classes
     c.memory.keep.per_class = 0  # at most so many rows of each class; 0 = all
     c.memory.exclude = "id"  # in training, leave out: id (the query itself) | first | none
+    c.memory.duplicates = 0.9999  # with exclude "id", leave out rows of other sources with a key as near; 0 = off
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
 
     c.loss = ConfigDict()
@@ -178,6 +179,7 @@ SHARES = (
     "data.crop",  # above 1 the image would be padded with black
     "memory.keep.classes",
     "memory.keep.share",
+    "memory.duplicates",
     "data.flip",
     "data.val_share",
     "data.test_share",

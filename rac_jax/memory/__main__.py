@@ -5,16 +5,17 @@
   disable  --source=NAME               hide a source; enable shows it again
   remove   --source=NAME               take a source out; compact then deletes its rows for good
   compact                              delete what was removed, and index the rest anew
-  list, info                           the sources; what the memory is made of
+  list, info, classes                  the sources; what the memory is made of; its classes, with rows per source
   check                                checksums, and recall and query time of the index against exact search
   search   IMAGE…                      what the memory knows about images
 
 build and add go on where they were interrupted. E is made as the memory's manifest says; where its weights cannot be
 found so, name the --config.
 
-WHAT is folder:DIR (DIR/<class>/<image>; the class is the text), list:FILE (lines `path label`, with --classes=FILE, a
-name on each line), table:FILE (.csv, .jsonl or .parquet with the columns path and caption, or label), tfds:NAME,
-keys:FILE.npy (with --texts=FILE, a line for each key), or another data set that config.data.name takes.
+WHAT is folder:DIR (DIR/<class>/<image>), list:FILE (lines `path label`, with --classes=FILE, a name on each line),
+table:FILE (.csv, .jsonl or .parquet with the columns path and caption, label, or both), tfds:NAME, keys:FILE.npy (with
+--texts=FILE, a line for each key or a table, and perhaps --labels=FILE), or another data set that config.data.name
+takes. The name of a class identifies it, whichever source it comes from.
 """
 
 import sys
@@ -31,7 +32,7 @@ from PIL import Image
 from rac_jax import config as configs
 from rac_jax import data, sharding
 from rac_jax.data.decode import decode
-from rac_jax.memory import build, check, edit, index, manifest, sources, store
+from rac_jax.memory import build, check, classes, edit, index, manifest, sources, store
 from rac_jax.memory.manifest import BadMemory, Manifest
 from rac_jax.report import pictures, tables
 from rac_jax.retrieval import encoder as encoders
@@ -45,6 +46,7 @@ ROOT = flags.DEFINE_string("root", "", "With add: the folder with the images; de
 SPLIT = flags.DEFINE_string("split", "train", "With add: which part of a data set that has splits.")
 CLASSES = flags.DEFINE_string("classes", "", "With add --from=list:FILE: a file with the classes' names.")
 TEXTS = flags.DEFINE_string("texts", "", "With add --from=keys:FILE: a file with the texts.")
+LABELS = flags.DEFINE_string("labels", "", "With add --from=keys:FILE: a file with a class name per line, or none.")
 SKIP_BAD = flags.DEFINE_bool("skip_bad", False, "With add: leave out images that cannot be decoded.")
 K = flags.DEFINE_integer("k", 10, "With search and check: how many neighbours.", lower_bound=1)
 QUERIES = flags.DEFINE_integer("queries", 200, "With check: how many rows are looked up.", lower_bound=1)
@@ -82,7 +84,8 @@ def _add(folder: Path, _: list[str]) -> None:
     if not kind:
         raise app.UsageError(f"add needs --from=: {sources.KINDS}")
     config = _config(folder)
-    content = sources.read(config, kind, root=ROOT.value, split=SPLIT.value, classes=CLASSES.value, texts=TEXTS.value)
+    given = {"root": ROOT.value, "split": SPLIT.value, "classes": CLASSES.value}
+    content = sources.read(config, kind, **given, texts=TEXTS.value, labels=LABELS.value)
     mesh = sharding.make_mesh(config)
     encoder = encoders.load(config, mesh)
     recipe = _checked_recipe(folder, config, encoder)
@@ -108,10 +111,30 @@ def _compact(folder: Path, _: list[str]) -> None:
 
 def _list(folder: Path, _: list[str]) -> None:
     found = manifest.read(folder)
-    rows = [["source", "rows", "state", "from", "added"]]
+    rows = [["source", "rows", "classes", "state", "from", "added"]]
     for source in found.sources:
         state = source.state if source.finished else f"{source.state} ({source.encoded} done)"
-        rows.append([source.name, str(source.rows), state, source.origin, source.added[:16].replace("T", " ")])
+        known = str(len(store.read_sums(folder, found, source).labels)) if source.finished else ""
+        when = source.added[:16].replace("T", " ")
+        rows.append([source.name, str(source.rows), known, state, source.origin, when])
+    print(tables.columns(rows))
+
+
+def _classes(folder: Path, _: list[str]) -> None:
+    found = manifest.read(folder)
+    shown = [source for source in found.sources if source.finished and source.state != manifest.REMOVED]
+    counts = {source.name: np.zeros(len(found.class_names), np.int64) for source in shown}
+    for source in shown:
+        sums = store.read_sums(folder, found, source)
+        counts[source.name][sums.labels] = sums.counts
+    enabled = [counts[source.name] for source in shown if source.state == manifest.ENABLED]
+    heads = [source.name if source.state == manifest.ENABLED else f"{source.name} ({source.state})" for source in shown]
+    rows = [["class", "enabled rows", *heads]]
+    for label, name in enumerate(found.class_names):
+        rows.append([name, str(sum(int(c[label]) for c in enabled)), *(str(c[label]) for c in counts.values())])
+    without = [source.rows - int(counts[source.name].sum()) for source in shown]
+    of_enabled = [n for n, source in zip(without, shown, strict=True) if source.state == manifest.ENABLED]
+    rows.append(["(no class)", str(sum(of_enabled)), *map(str, without)])
     print(tables.columns(rows))
 
 
@@ -119,11 +142,16 @@ def _info(folder: Path, _: list[str]) -> None:
     found = manifest.read(folder)
     encoder, preprocessing = found.recipe["encoder"], found.recipe["preprocessing"]
     enabled = sum(source.rows for source in found.sources if source.state == manifest.ENABLED)
-    size = sum(path.stat().st_size for path in folder.iterdir())
+    sums = [store.read_sums(folder, found, source) for source in found.sources if source.state == manifest.ENABLED]
+    labelled, size = (
+        classes.total(sums, len(found.class_names), found.width)[0],
+        sum(path.stat().st_size for path in folder.iterdir()),
+    )
     lines = {
         "fingerprint": found.fingerprint,
         "version": found.version,
         "rows": f"{enabled} enabled of {found.rows}",
+        "classes": f"{(labelled > 0).sum()} in {labelled.sum()} of the enabled rows",
         "keys": f"{found.width} × {found.recipe['keys']}",
         "encoder": f"{encoder['name']} {encoder['options']} {encoder['dtype']}, weights {found.weights or 'random'}",
         "images": f"{preprocessing['image_size']} pixels, crop {preprocessing['crop']}",
@@ -221,6 +249,7 @@ COMMANDS = {
     "compact": _compact,
     "list": _list,
     "info": _info,
+    "classes": _classes,
     "check": _check,
     "search": _search,
 }

@@ -113,7 +113,7 @@ def add(
                     _append(editor, keys, content, done)
                 done += len(keys)
         if editor and editor.manifest.unfinished():
-            editor.finish(content.columns)
+            editor.finish(content.columns, content.class_names)
     processes.wait()
 
 

@@ -80,7 +80,7 @@ def quality(memory: Memory, *, k: int, ef_search: int, queries: int, seed: int =
     nearest = exact(memory, asked, k + 1)
     finished = time.perf_counter()
     itself = (found == rows[:, None]).any(axis=1)
-    found, nearest = without(found, rows), without(nearest, rows)
+    found, nearest = (index.leave_out(near, near, near == rows[:, None], k)[0] for near in (found, nearest))
     least = _similarities(memory, asked, nearest).min(axis=1, keepdims=True)
     hits = (found >= 0) & (_similarities(memory, asked, found) >= least - 1e-6)  # rows as near are as good
     return Quality(
@@ -125,10 +125,3 @@ def _similarities(memory: Memory, queries: np.ndarray, rows: np.ndarray) -> np.n
             for query, mine in zip(queries, rows, strict=True)
         ]
     )
-
-
-def without(found: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """[B, k + 1] without each query's own row or, where that is not among them, the last: [B, k]."""
-    mine = found == own[:, None]
-    dropped = np.where(mine.any(axis=1), mine.argmax(axis=1), found.shape[1] - 1)
-    return found[np.arange(found.shape[1]) != dropped[:, None]].reshape(len(found), -1)

@@ -1,4 +1,4 @@
-"""What is known of each row beside its key: a text and the image's reference, as Arrow columns that are mapped."""
+"""What is known of each row beside its key: text, label and the image's reference, as mapped Arrow columns."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from rac_jax.memory.classes import NO_LABEL
 from rac_jax.memory.manifest import BadMemory
 
 TEXT = pa.dictionary(pa.int32(), pa.large_string())
-SCHEMA = pa.schema({"text": TEXT, "image": pa.large_string()})
+SCHEMA = pa.schema({"text": TEXT, "image": pa.large_string(), "label": pa.int32()})
 
 
 class Strings(Sequence[str]):
@@ -34,12 +35,31 @@ class Strings(Sequence[str]):
         return self._strings.take(pa.array(np.asarray(numbers, np.int64))).to_pylist()
 
 
-def make(texts: pa.Array, images: Sequence[str]) -> pa.Table:
-    """The columns of a source: its rows' texts and references."""
-    if len(texts) != len(images):
-        raise ValueError(f"{len(texts)} texts for {len(images)} images")
+def make(texts: pa.Array, images: Sequence[str], labels: np.ndarray | None = None) -> pa.Table:
+    """The columns of a source: texts, references and labels [N] (−1, or None for all rows: no label)."""
+    labels = np.full(len(texts), NO_LABEL) if labels is None else labels
+    if not len(texts) == len(images) == len(labels):
+        raise ValueError(f"{len(texts)} texts and {len(labels)} labels for {len(images)} images")
     encoded = texts if isinstance(texts, pa.DictionaryArray) else texts.cast(pa.large_string()).dictionary_encode()
-    return pa.table({"text": encoded.cast(TEXT), "image": pa.array(images, pa.large_string())}, schema=SCHEMA)
+    return pa.table(
+        {
+            "text": encoded.cast(TEXT),
+            "image": pa.array(images, pa.large_string()),
+            "label": pa.array(np.asarray(labels, np.int32)),
+        },
+        schema=SCHEMA,
+    )
+
+
+def labels_of(table: pa.Table) -> np.ndarray:
+    """The labels of a source's rows, [N] int32."""
+    return np.concatenate([np.zeros(0, np.int32), *(chunk.to_numpy() for chunk in table["label"].chunks)])
+
+
+def relabelled(table: pa.Table, numbers: np.ndarray) -> pa.Table:
+    """The columns with label i replaced by numbers[i]."""
+    changed = np.append(numbers, NO_LABEL)[labels_of(table)].astype(np.int32)  # −1 reads the last
+    return table.set_column(table.column_names.index("label"), "label", pa.array(changed))
 
 
 def write(path: Path, table: pa.Table) -> None:

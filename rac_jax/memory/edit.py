@@ -9,7 +9,7 @@ import dataclasses
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ import pyarrow as pa
 from absl import logging
 from tqdm import tqdm
 
-from rac_jax.memory import columns, index, manifest, store
+from rac_jax.memory import classes, columns, index, manifest, store
+from rac_jax.memory.classes import NO_LABEL
 from rac_jax.memory.manifest import ENABLED, ENCODING, REMOVED, BadMemory, File, Manifest, Recipe, Source
 from rac_jax.runtime.files import whole
 
 CHUNK = 2**24  # bytes that are read at once
-OURS = ("keys-*.bin", "rows-*.arrow", "index-*.faiss", "*.writing-*")
+OURS = ("keys-*.bin", "rows-*.arrow", "classes-*.arrow", "index-*.faiss", "*.writing-*")
 
 
 @dataclasses.dataclass
@@ -69,24 +70,34 @@ class Editor:
             os.fsync(file.fileno())
         self._replace(dataclasses.replace(source, encoded=source.encoded + len(keys)))
 
-    def finish(self, table: pa.Table) -> None:
-        """All keys are there: add their texts and references, index them, and make the source part of the memory."""
+    def finish(self, table: pa.Table, class_names: Sequence[str] = ()) -> None:
+        """All keys are there: add their columns, index them, and make the source part of the memory.
+
+        Labels in the table are numbers in `class_names`; the memory's own class table grows by the names that are new.
+        """
         source = self.manifest.unfinished()
         assert source is not None
         if not source.encoded == source.rows == len(table):
             raise ValueError(f"{source.encoded} keys and {len(table)} texts for {source.rows} rows of {source.name}")
-        number, before = self.manifest.version + 1, self.manifest.rows
-        with whole(self.folder / f"rows-{number}.arrow") as path:
-            columns.write(path, table)
-        done = dataclasses.replace(source, state=ENABLED, columns=described(self.folder / f"rows-{number}.arrow"))
+        before, known = self.manifest.rows, _grown(self.manifest.class_names, table, class_names)
+        place = {name: number for number, name in enumerate(known)}
+        table = columns.relabelled(table, np.array([place.get(name, NO_LABEL) for name in class_names], np.int32))
+        done = dataclasses.replace(source, state=ENABLED, columns=self._write("rows", table, columns.write))
         keys = store.map_keys(self.folder, self.manifest.with_source(done))
-        done = dataclasses.replace(done, keys_sha256=sha256(keys[before:]), keys_glance=store.glance(keys[before:]))
+        sums = classes.of_rows(columns.labels_of(table), keys[before:])
+        done = dataclasses.replace(
+            done,
+            classes=self._write("classes", sums, classes.write),
+            keys_sha256=sha256(keys[before:]),
+            keys_glance=store.glance(keys[before:]),
+        )
         if before:
             built = store.read_index(self.folder, self.manifest, keys[:before], writable=True)
             built = index.add(built, keys[before:])
         else:
             built = index.build(keys, self.manifest.recipe["index"])
-        self._commit(index=self._write_index(built), sources=self.manifest.with_source(done).sources)
+        sources = self.manifest.with_source(done).sources
+        self._commit(index=self._write_index(built), sources=sources, class_names=known)
 
     def set_state(self, name: str, state: str) -> None:
         """Enable, disable or remove a source. A removed one that was never finished is gone at once."""
@@ -128,6 +139,13 @@ class Editor:
             raise NotFinite(row)
         return stored
 
+    def _write(self, name: str, content: Any, write: Callable[[Path, Any], None]) -> File:
+        """A file of the source that is being finished."""
+        path = self.folder / f"{name}-{self.manifest.version + 1}.arrow"
+        with whole(path) as temporary:
+            write(temporary, content)
+        return described(path)
+
     def _write_index(self, built: Any) -> File:
         path = self.folder / f"index-{self.manifest.version + 1}.faiss"
         with whole(path) as temporary:
@@ -146,7 +164,7 @@ class Editor:
     def sweep(self) -> None:
         """Delete what the manifest does not name: left behind by a change, or by one that was interrupted."""
         named = {self.manifest.keys, self.manifest.index and self.manifest.index.name}
-        named |= {source.columns.name for source in self.manifest.sources if source.columns}
+        named |= {file.name for source in self.manifest.sources for file in (source.columns, source.classes) if file}
         for pattern in OURS:
             for path in self.folder.glob(pattern):
                 if path.name not in named:
@@ -211,6 +229,15 @@ def _locked(folder: Path, wait: bool) -> Iterator[None]:
             logging.warning("waiting for another process that is changing the memory in %s", folder)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _grown(known: tuple[str, ...], table: pa.Table, class_names: Sequence[str]) -> tuple[str, ...]:
+    """The class table and the names that rows of a source bring to it."""
+    labels = np.unique(columns.labels_of(table))
+    if not all(-1 <= label < len(class_names) for label in labels):
+        raise ValueError(f"labels go from {labels[0]} to {labels[-1]}, but {len(class_names)} classes have names")
+    used = (class_names[label] for label in labels if label != NO_LABEL)
+    return tuple(dict.fromkeys((*known, *used)))
 
 
 def described(path: Path) -> File:

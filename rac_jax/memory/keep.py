@@ -21,11 +21,11 @@ def rows(memory: Memory, keep: Mapping[str, float], seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     allowed = memory.allowed()
     kept = np.ones(len(memory), bool) if allowed is None else allowed.copy()
-    distinct, class_of_text = np.unique(np.array(list(memory.texts)), return_inverse=True)
-    classes = class_of_text[memory.text_of]
+    classes = _class_of(memory)
     if keep["classes"] < 1:
+        distinct = np.unique(classes[kept])
         chosen = random.permutation(len(distinct))[: round(keep["classes"] * len(distinct))]
-        kept &= np.isin(classes, chosen)
+        kept &= np.isin(classes, distinct[chosen])
     order = random.permutation(np.flatnonzero(kept))
     if keep["share"] < 1:
         order = order[: round(keep["share"] * len(order))]
@@ -34,6 +34,15 @@ def rows(memory: Memory, keep: Mapping[str, float], seed: int) -> np.ndarray:
     result = np.zeros(len(memory), bool)
     result[order] = True
     return result
+
+
+def _class_of(memory: Memory) -> np.ndarray:
+    """A number for each row, [N]: its label's or, where it has none, its text's, in the order of their names."""
+    names = [*((name, 0) for name in memory.class_names), *((text, 1) for text in memory.texts)]
+    place = {name: number for number, name in enumerate(sorted(set(names)))}
+    numbers = np.array([place[name] for name in names], np.int64)
+    known = len(memory.class_names)
+    return numbers[np.where(memory.label_of < 0, known + memory.text_of, memory.label_of)]
 
 
 def _rank_in_class(classes: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 from rac_jax.config import difference
 from rac_jax.runtime import files
 
-FORMAT = 2
+FORMAT = 3
 NAME = "manifest.json"
 
 ENABLED, DISABLED = "enabled", "disabled"
@@ -45,7 +45,8 @@ class Source:
     root: str  # the folder that the images' references are relative to; "" = they are no files
     added: str  # when
     fingerprint: str  # of the images and their texts
-    columns: File | None = None  # texts and references; None while it is being encoded
+    columns: File | None = None  # texts, references and labels; None while it is being encoded
+    classes: File | None = None  # counts and sums of keys for each class; None while it is being encoded
     keys_sha256: str = ""
     keys_glance: str = ""  # digest of the first and last bytes, which opening compares
 
@@ -65,6 +66,7 @@ class Manifest:
     keys: str  # the file with all keys, one row after another
     index: File | None = None  # None before the first source is finished
     sources: tuple[Source, ...] = ()
+    class_names: tuple[str, ...] = ()  # the class table: a label is a place in it. It only grows
 
     @property
     def fingerprint(self) -> str:
@@ -125,7 +127,8 @@ def read(folder: Path) -> Manifest:
             raise BadMemory(f"{path} was edited or damaged: its checksum is not that of its content")
         memory = content["memory"]
         sources = tuple(_source(entry) for entry in memory.pop("sources"))
-        return Manifest(**{**memory, "index": _file(memory["index"]), "sources": sources})
+        class_names = tuple(memory["class_names"])
+        return Manifest(**{**memory, "index": _file(memory["index"]), "sources": sources, "class_names": class_names})
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"there is no memory in {folder} (no {NAME})") from None
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
@@ -150,7 +153,7 @@ def require_recipe(folder: Path, found: Recipe, wanted: Recipe) -> None:
 
 
 def _source(entry: dict[str, Any]) -> Source:
-    return Source(**{**entry, "columns": _file(entry["columns"])})
+    return Source(**{**entry, "columns": _file(entry["columns"]), "classes": _file(entry["classes"])})
 
 
 def _file(entry: dict[str, Any] | None) -> File | None:

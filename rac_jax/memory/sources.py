@@ -1,8 +1,10 @@
-"""What can become a source of a memory: images with a text each, or keys that were made elsewhere."""
+"""What can become a source of a memory: images with a text and perhaps a label, or keys that were made elsewhere."""
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,19 +18,20 @@ from rac_jax.data.sets import folder, table
 from rac_jax.memory import columns
 
 KINDS = """\
-folder:DIR (DIR/<class>/<image>; the class is the text), list:FILE (lines `path label`, with --classes),
-table:FILE (.csv, .jsonl, .parquet with path and caption, or label), tfds:NAME, keys:FILE.npy (with --texts),
-or any other data set that config.data.name takes"""
+folder:DIR (DIR/<class>/<image>), list:FILE (lines `path label`, with --classes), table:FILE (.csv, .jsonl or
+.parquet with the columns path and caption, label, or both), tfds:NAME, keys:FILE.npy (with --texts and perhaps
+--labels), or any other data set that config.data.name takes"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What a source brings: images to encode, or keys; and for each of them a text and a reference."""
+    """What a source brings: images to encode, or keys; and for each of them a text, a reference and a label."""
 
     origin: str  # for people
     root: str  # the folder that references are relative to, or ""
     fingerprint: str
-    columns: pa.Table
+    columns: pa.Table  # its labels are numbers in `class_names`
+    class_names: tuple[str, ...] = ()
     split: Split | None = None  # to be encoded
     keys: np.ndarray | None = None  # [N, D], where there is no split
 
@@ -36,11 +39,13 @@ class Content:
         return len(self.columns)
 
 
-def read(config: ConfigDict, kind: str, *, root: str, split: str, classes: str, texts: str) -> Content:
+def read(
+    config: ConfigDict, kind: str, *, root: str, split: str, classes: str, texts: str, labels: str = ""
+) -> Content:
     """What `kind` names (see KINDS), sized and cleaned as the config says."""
     name, _, argument = kind.partition(":")
     if name == "keys":
-        return _keys(Path(argument), texts)
+        return _keys(Path(argument), texts, labels)
     if name == "folder":
         dataset = _folder(argument or root, split)
     elif name == "table":
@@ -58,13 +63,16 @@ def read(config: ConfigDict, kind: str, *, root: str, split: str, classes: str, 
 
 
 def of_split(dataset: Dataset, name: str, origin: str = "") -> Content:
-    """A split of a data set: the text of an image is its caption or, without one, its class's text."""
+    """A split of a data set: the text of an image is its caption or, without one, its class's text.
+
+    Class names, not texts, identify classes. An image whose label is −1 has none, and needs a caption.
+    """
     split = dataset.split(name)
     class_texts = pa.array(dataset.class_texts, pa.large_string())
     if split.captions is None:
         texts: pa.Array = pa.DictionaryArray.from_arrays(pa.array(split.labels, pa.int32()), class_texts)
     else:
-        own = class_texts.take(pa.array(split.labels, pa.int32()))
+        own = class_texts.take(pa.array(split.labels, pa.int32(), mask=split.labels < 0))
         captions = pa.array(split.captions, pa.large_string())
         texts = pc.if_else(pc.equal(captions, ""), own, captions)
     root = str(Path(split.images.root).resolve()) if isinstance(split.images, files.FileImages) else ""
@@ -75,7 +83,8 @@ def of_split(dataset: Dataset, name: str, origin: str = "") -> Content:
         origin=origin or f"{dataset.name}, {name}",
         root=root,
         fingerprint=fingerprint,
-        columns=columns.make(texts, split.images.references()),
+        columns=columns.make(texts, split.images.references(), split.labels),
+        class_names=dataset.class_names,
         split=split,
     )
 
@@ -93,16 +102,28 @@ def _table(file: Path, root: str, split: str) -> Dataset:
         rows = [(where, row) for where, row in rows if table.split_of(where, row) == split]
     base = Path(root) if root else file.parent
     table.check_paths(rows, base)
-    labels = [str(row.get("label") or "") for _, row in rows]
+    labels = [_label(row) for _, row in rows]
     captions = [str(row.get("caption") or "") for _, row in rows]
     for (where, _), label, caption in zip(rows, labels, captions, strict=True):
         if not (label or caption):
             raise ValueError(f"{where}: neither a caption nor a label")
-    class_names, numbers = np.unique(np.array([words(label) for label in labels]), return_inverse=True)
+    names, numbers = _numbered(labels)
     part = files.file_split(split, base, [str(row["path"]) for _, row in rows], numbers.tolist())
     part = dataclasses.replace(part, captions=captions if any(captions) else None)
-    names = tuple(class_names.tolist())
-    return Dataset(file.stem, names, names, {split: part})
+    return Dataset(file.stem, names, tuple(map(words, names)), {split: part})
+
+
+def _label(row: dict[str, Any]) -> str:
+    """The class that a table's row names, or ""; 0 is a name."""
+    value = row.get("label")
+    return "" if value is None or value != value else str(value).strip()
+
+
+def _numbered(labels: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
+    """The class names among labels, sorted, and each label's number [N] int32; "" is −1."""
+    names = tuple(sorted(set(labels) - {""}))
+    number = {name: place for place, name in enumerate(names)} | {"": columns.NO_LABEL}
+    return names, np.array([number[label] for label in labels], np.int32)
 
 
 def _list(file: Path, root: str, split: str, classes: str) -> Dataset:
@@ -111,7 +132,7 @@ def _list(file: Path, root: str, split: str, classes: str) -> Dataset:
     if not classes:
         raise ValueError(f"list:{file} needs --classes=FILE, with the name of a class on each line")
     _require_file(Path(classes), "--classes")
-    names = tuple(words(line) for line in Path(classes).read_text(encoding="utf-8").splitlines() if line.strip())
+    names = tuple(line.strip() for line in Path(classes).read_text(encoding="utf-8").splitlines() if line.strip())
     listed = files.read_list(file, len(names))
     base = Path(root) if root else file.parent
     for position in files.spread(len(listed.paths)):
@@ -119,11 +140,11 @@ def _list(file: Path, root: str, split: str, classes: str) -> Dataset:
             line = listed.lines[position]
             raise FileNotFoundError(f"{file}, line {line}: there is no file {base / listed.paths[position]}")
     part = files.file_split(split, base, listed.paths, listed.labels)
-    return Dataset(file.stem, names, names, {split: part})
+    return Dataset(file.stem, names, tuple(map(words, names)), {split: part})
 
 
-def _keys(file: Path, texts: str) -> Content:
-    """Keys [N, D] of a .npy file; texts from a file of lines, or a table with caption and perhaps path."""
+def _keys(file: Path, texts: str, labels: str) -> Content:
+    """Keys [N, D] of a .npy file; texts from a file of lines, or a table with caption and perhaps path and label."""
     _require_file(file, "keys")
     if not texts:
         raise ValueError(f"keys:{file} needs --texts=FILE: a line for each key, or a table with the column caption")
@@ -134,21 +155,31 @@ def _keys(file: Path, texts: str) -> Content:
         raise ValueError(f"{file} is no .npy file, or was cut short ({error})") from error
     if keys.ndim != 2 or keys.dtype.kind != "f":
         raise ValueError(f"{file} holds {keys.dtype} {list(keys.shape)}; keys are floating-point [rows, width]")
+    named = [""] * len(keys)
     if Path(texts).suffix in (".csv", ".jsonl", ".ndjson", ".parquet"):
         rows = [row for _, row in table.read_rows(Path(texts), needed=("caption",))]
         lines = [str(row["caption"]) for row in rows]
         images = [str(row.get("path") or f"{file.name}/{number}") for number, row in enumerate(rows)]
+        named = [_label(row) for row in rows]
     else:
         lines = Path(texts).read_text(encoding="utf-8").splitlines()
         images = [f"{file.name}/{number}" for number in range(len(lines))]
     if len(lines) != len(keys):
         raise ValueError(f"{texts} has {len(lines)} texts, but {file} has {len(keys)} keys")
+    if labels:
+        _require_file(Path(labels), "--labels")
+        named = [line.strip() for line in Path(labels).read_text(encoding="utf-8").splitlines()]
+        if len(named) != len(keys):
+            raise ValueError(f"{labels} has {len(named)} labels, but {file} has {len(keys)} keys")
+    class_names, numbers = _numbered(named)
     digest = hashlib.sha256(str(keys.shape).encode())
     for start in range(0, len(keys), 2**14):
         digest.update(keys[start : start + 2**14].tobytes())
     digest.update("\0".join(lines).encode())
-    table_ = columns.make(pa.array(lines, pa.large_string()), images)
-    return Content(f"keys:{file}", "", digest.hexdigest(), table_, keys=keys)
+    if class_names:
+        digest.update("\0".join(named).encode())
+    made = columns.make(pa.array(lines, pa.large_string()), images, numbers)
+    return Content(f"keys:{file}", "", digest.hexdigest(), made, class_names, keys=keys)
 
 
 def _require_file(file: Path, what: str) -> None:

@@ -2,7 +2,8 @@
 
 manifest.json   the recipe, the sources, the names and checksums of the files: what is not in it is not there
 keys-N.bin      [rows, width] float32 or float16, the keys of all sources, one row after another; it only grows
-rows-N.arrow    for each source, its rows' texts and image references
+rows-N.arrow    for each source, its rows' texts, labels and image references
+classes-N.arrow for each source, how many rows each class has and the sum of their keys
 index-N.faiss   finds rows by key
 """
 
@@ -14,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from rac_jax.memory import columns, index, manifest
+from rac_jax.memory import classes, columns, index, manifest
+from rac_jax.memory.classes import ClassSums
 from rac_jax.memory.columns import Strings
 from rac_jax.memory.manifest import BadMemory, Manifest, Recipe, Source
 
@@ -30,6 +32,8 @@ class Memory:
     keys: np.ndarray  # [N, D] float32 or float16, mapped; of unit length if the metric is cosine
     texts: Strings  # the distinct texts of each source
     text_of: np.ndarray  # [N] int32: which of them a row has
+    label_of: np.ndarray  # [N] int32: its class, a number in `class_names`; −1 for none
+    sums_of: tuple[ClassSums, ...]  # for each finished source: the counts and sums of keys of its classes
     images: Strings  # [N] references
     index: Any
     kept: np.ndarray | None = None  # [N] bool: the rows that this run asks, if it does not ask all that are enabled
@@ -40,6 +44,29 @@ class Memory:
     @property
     def recipe(self) -> Recipe:
         return self.manifest.recipe
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The class table. A class may have no rows, if those that brought it were hidden or removed."""
+        return self.manifest.class_names
+
+    def class_counts(self) -> np.ndarray:
+        """How many of the rows that a search may return are of each class: [C] int64."""
+        return self._class_totals[0]
+
+    def class_sums(self) -> np.ndarray:
+        """The sums of the stored keys of those rows: [C, D] float64."""
+        return self._class_totals[1]
+
+    @functools.cached_property
+    def _class_totals(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.kept is not None:
+            rows = np.flatnonzero(self.kept)
+            parts = [classes.of_rows(self.label_of[rows], self.keys[rows])]
+        else:
+            states = [source.state for source, _ in self.manifest.slices()]
+            parts = [sums for sums, state in zip(self.sums_of, states, strict=True) if state == manifest.ENABLED]
+        return classes.total(parts, len(self.class_names), self.manifest.width)
 
     @property
     def version(self) -> int:
@@ -69,10 +96,13 @@ class Memory:
 
     def row_of(self, data_fingerprint: str, ids: np.ndarray) -> np.ndarray:
         """Rows of a split's images by their ids, int32; −1 for all when the split is not inside."""
-        for source, rows in self.manifest.slices():
-            if source.fingerprint == data_fingerprint and source.state != manifest.REMOVED:
-                return np.asarray(ids, np.int32) + np.int32(rows.start)
-        return np.full_like(ids, -1)
+        rows = self.rows_of(data_fingerprint)
+        return np.full_like(ids, -1) if rows is None else np.asarray(ids, np.int32) + np.int32(rows.start)
+
+    def rows_of(self, data_fingerprint: str) -> slice | None:
+        """All rows of a split, if it is inside."""
+        inside = [(source, rows) for source, rows in self.manifest.slices() if source.fingerprint == data_fingerprint]
+        return next((rows for source, rows in inside if source.state != manifest.REMOVED), None)
 
     def source_of(self, row: int) -> tuple[Source, int]:
         """The source that a row is of, and the row's number in it."""
@@ -107,12 +137,22 @@ def _open(folder: Path, found: Manifest) -> Memory:
             raise BadMemory(
                 f"{folder / found.keys} is damaged: its keys are not those of {source.name}. {_anew(folder)}"
             )
-    tables = []
+    tables, sums = [], []
     for source, _ in found.slices():
-        assert source.columns is not None
+        assert source.columns is not None and source.classes is not None
         tables.append(columns.read(_whole(folder, source.columns), source.rows))
+        sums.append(read_sums(folder, found, source))
     texts, text_of, images = columns.split(tables)
-    return Memory(folder, found, keys, texts, text_of, images, read_index(folder, found, keys))
+    label_of = np.concatenate([np.zeros(0, np.int32), *map(columns.labels_of, tables)])
+    opened = read_index(folder, found, keys)
+    return Memory(folder, found, keys, texts, text_of, label_of, tuple(sums), images, opened)
+
+
+def read_sums(folder: Path, found: Manifest, source: Source) -> ClassSums:
+    """The counts and sums of a finished source's classes."""
+    assert source.classes is not None
+    path = _whole(folder, source.classes)
+    return classes.read(path, classes=len(found.class_names), width=found.width)
 
 
 def map_keys(folder: Path, found: Manifest) -> np.ndarray:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from rac_jax import data, metrics, sharding
 from rac_jax.data.dataset import Dataset
-from rac_jax.memory import build, check, index
+from rac_jax.memory import build, index
 from rac_jax.metrics import Counts
 from rac_jax.retrieval import encoder as encoders
 from rac_jax.runtime import files
@@ -47,7 +47,8 @@ def measure(config: ConfigDict, folder: Path) -> dict[str, Any]:
     indexed = time.perf_counter() - started
     of_train, _ = search(config, built, keys.train, "train")
     of_split, milliseconds = search(config, built, keys.queries, config.eval.split)
-    others = check.without(of_train, np.arange(len(of_train)))
+    own = of_train == np.arange(len(of_train))[:, None]
+    others = index.leave_out(of_train, of_train, own, of_train.shape[1] - 1)[0]
     split = accuracy(dataset, config.eval.split, of_split)
     train, itself_in = accuracy(dataset, "train", others), accuracy(dataset, "train", of_train)
     figures = {group: 100 * share for group, share in split.items()} | {

@@ -15,9 +15,10 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from rac_jax import sharding
+from rac_jax.memory import index
 from rac_jax.memory.index import device
 from rac_jax.retrieval.encoder import Encode
-from rac_jax.retrieval.lookup import Lookup, drop_one
+from rac_jax.retrieval.lookup import Lookup
 
 Retrieved = dict[str, jax.Array]  # tokens [B, T], rows [B, k], similarities [B, k]
 
@@ -50,8 +51,9 @@ def on_device(encode: Encode, lookup: Lookup, mesh: Mesh, dtype: str) -> Callabl
 
     def local(table: device.Table, texts: dict[str, jax.Array], parameters: Any, images: Any, own: Any) -> Retrieved:
         keys = _keys(encode, parameters, images)
-        rows, similarities = device.search(table, keys, lookup.k + 1, metric=lookup.metric, axes=axes)
-        rows, similarities = drop_one(rows, similarities, lookup.dropped(rows, own, jnp), jnp)
+        rows, similarities = device.search(table, keys, lookup.fetched, metric=lookup.metric, axes=axes)
+        left_out = lookup.left_out(rows, own, jnp, texts.get("same_image"))
+        rows, similarities = index.leave_out(rows, similarities, left_out, lookup.k, jnp)
         there = rows >= 0
         arrays = {"tokens": texts["tokens"], "starts": texts["starts"], "lengths": texts["lengths"]}
         on_device = dataclasses.replace(snippets, **arrays)  # type: ignore[arg-type]  # arrays alone
@@ -61,8 +63,10 @@ def on_device(encode: Encode, lookup: Lookup, mesh: Mesh, dtype: str) -> Callabl
     program = _over_the_batch(local, mesh, device.specs(mesh), PartitionSpec(), PartitionSpec(), batched=2)
     texts = {"text_of": lookup.memory.text_of, "tokens": snippets.tokens}
     texts |= {"starts": snippets.starts, "lengths": snippets.lengths}
+    if lookup.same_image is not None:
+        texts["same_image"] = lookup.same_image
     placed = sharding.put_replicated(mesh, {name: np.asarray(values, np.int32) for name, values in texts.items()})
-    return functools.partial(program, device.place(lookup.memory, mesh, lookup.k + 1, dtype), placed)
+    return functools.partial(program, device.place(lookup.memory, mesh, lookup.fetched, dtype), placed)
 
 
 def keys_only(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:

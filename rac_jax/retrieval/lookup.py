@@ -20,6 +20,8 @@ NO_ROW, KEEP_ALL = -1, -2
 # To see how many texts fit, so many keys may be read, and between so many images be looked up.
 SAMPLED_KEYS, SAMPLE = 10_000_000, (16, 256)
 
+MOST_SPARE = 128  # rows that are fetched beyond k, to be left out; an image with more copies may have fewer neighbours
+
 
 @dataclasses.dataclass(frozen=True)
 class Neighbours:
@@ -48,8 +50,13 @@ class Lookup:
     k: int
     ef_search: int
     exclude: str  # what a training query leaves out: id | first | none
+    same_image: np.ndarray | None = None  # [N] int32: with exclude=id, rows of one image have the same number
 
     def __post_init__(self) -> None:
+        spare = 1
+        if self.same_image is not None:
+            spare = min(int(np.bincount(self.same_image).max()), MOST_SPARE)
+        self.fetched = self.k + spare  # rows to search for, so that k are left
         self._failure: Exception | None = None
         self._seconds, self._calls = 0.0, 0
         self._lock = threading.Lock()
@@ -62,8 +69,10 @@ class Lookup:
 
     def search(self, queries: np.ndarray, own: np.ndarray) -> Neighbours:
         """Neighbours of queries [B, D]; `own` [B] are the rows of the queries' own images (see NO_ROW)."""
-        rows, similarities = index.search(self.memory.index, queries, self.k + 1, self.ef_search, self.memory.allowed())
-        rows, similarities = drop_one(rows, similarities, self.dropped(rows, own))
+        rows, similarities = index.search(
+            self.memory.index, queries, self.fetched, self.ef_search, self.memory.allowed()
+        )
+        rows, similarities = index.leave_out(rows, similarities, self.left_out(rows, own), self.k)
         return Neighbours(
             self.tokens(rows),
             rows.astype(np.int32),
@@ -90,18 +99,21 @@ class Lookup:
     def _texts(self, rows: np.ndarray) -> np.ndarray:
         return np.where(rows < 0, -1, self.memory.text_of[rows])
 
-    def dropped(self, rows: Any, own: Any, xp: Any = np) -> Any:
-        """Which of the k + 1 ranks each query leaves out, [B]: the last where none has a reason to go.
+    def left_out(self, rows: Any, own: Any, xp: Any = np, same_image: Any = None) -> Any:
+        """Which of the rows found [B, K] each query leaves out, [B, K] bool.
 
-        `xp` is numpy, or jax.numpy where the lookup is on the devices.
+        `xp` is numpy, or jax.numpy where the lookup is on the devices; then `same_image` is the array there.
         """
-        last = xp.full(len(rows), rows.shape[1] - 1, np.int32)
+        own = own[:, None]
         if self.exclude == "first":
-            return xp.where(own == KEEP_ALL, last, 0)
-        if self.exclude == "id":
-            mine = (rows == own[:, None]) & (own[:, None] >= 0)
-            return xp.where(mine.any(axis=1), mine.argmax(axis=1).astype(np.int32), last)
-        return last
+            return (xp.arange(rows.shape[1])[None, :] == 0) & (own != KEEP_ALL)
+        if self.exclude == "none":
+            return xp.zeros(rows.shape, bool)
+        mine = rows == own
+        if self.same_image is not None:
+            images = self.same_image if same_image is None else same_image
+            mine |= (images[rows] == images[xp.maximum(own, 0)]) & (rows >= 0)  # what −1 reads is masked
+        return mine & (own >= 0)
 
     def callback(self, queries: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, ...]:
         """`search` for `jax.pure_callback`: arrays, and no exception."""
@@ -133,10 +145,3 @@ class Lookup:
     def _nothing(self, batch: int) -> Neighbours:
         none = np.full((batch, self.k), -1, np.int32)
         return Neighbours(self.snippets.join(none), none, np.zeros((batch, self.k), np.float32))
-
-
-def drop_one(rows: Any, similarities: Any, dropped: Any, xp: Any = np) -> tuple[Any, Any]:
-    """[B, k + 1] without the rank `dropped` [B] of each query: [B, k]."""
-    rank = xp.arange(rows.shape[1] - 1, dtype=np.int32)[None, :]
-    kept = rank + (rank >= dropped[:, None]).astype(np.int32)
-    return xp.take_along_axis(rows, kept, axis=1), xp.take_along_axis(similarities, kept, axis=1)

@@ -16,7 +16,7 @@ from rac_jax.data.dataset import Dataset
 from rac_jax.data.pipeline import Batch
 from rac_jax.memory import build, index
 from rac_jax.memory.store import Memory
-from rac_jax.retrieval import callback, encoder
+from rac_jax.retrieval import callback, duplicates, encoder
 from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.lookup import KEEP_ALL, Lookup
 from rac_jax.retrieval.snippets import Snippets
@@ -67,7 +67,10 @@ def open_or_build(
     e = encoder.load(config, mesh)
     memory = build.open_or_build(config, dataset, e, folder=folder, mesh=mesh)
     snippets = Snippets.tokenise(memory.texts, tokenizer, config.memory.cut)
-    lookup = Lookup(memory, snippets, config.memory.k, index.ef_search(config), config.memory.exclude)
+    ef_search, same_image = index.ef_search(config), None
+    if config.memory.exclude == "id":
+        same_image = duplicates.groups(memory, dataset.fingerprint("train"), config.memory.duplicates, ef_search)
+    lookup = Lookup(memory, snippets, config.memory.k, ef_search, config.memory.exclude, same_image)
     mean_fitting = lookup.mean_fitting()
     logging.info("T's window holds %.1f of %d snippets, on average", mean_fitting, lookup.k)
     if config.memory.index == "device":
@@ -88,7 +91,7 @@ def open_or_build(
 
 
 def _recipe(config: ConfigDict, memory: Memory) -> dict[str, Any]:
-    asked = {name: config.memory[name] for name in ("k", "exclude", "ef_search", "index", "device_dtype")}
+    asked = {name: config.memory[name] for name in ("k", "exclude", "duplicates", "ef_search", "index", "device_dtype")}
     asked |= {"keep": dict(config.memory.keep), "seed": config.data.seed if memory.kept is not None else 0}
     rows = [[source.fingerprint, source.state, place.start] for source, place in memory.manifest.slices()]
     return {"memory": memory.fingerprint, "rows": rows, "asked": asked}

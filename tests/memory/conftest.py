@@ -25,15 +25,15 @@ def make(folder, keys, recipe=RECIPE):
     return store.read(folder)
 
 
-def add(folder, name, keys, fingerprint=None, texts=TEXTS):
-    """Another source: images <name>0, <name>1, …"""
+def add(folder, name, keys, fingerprint=None, texts=TEXTS, classes=(), labels=None):
+    """Another source: images <name>0, <name>1, …; without labels unless they are given."""
     text_of = np.arange(len(keys)) * len(texts) // len(keys)
     with edit.editing(folder) as editor:
         fingerprint = fingerprint or f"of {name}"
         done = editor.start(name, rows=len(keys), fingerprint=fingerprint, origin="test")
         editor.append(keys[done:])
         images = [f"{name}{i}" for i in range(len(keys))]
-        editor.finish(columns.make(pa.array([texts[t] for t in text_of]), images))
+        editor.finish(columns.make(pa.array([texts[t] for t in text_of]), images, labels), classes)
 
 
 @pytest.fixture

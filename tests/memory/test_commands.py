@@ -57,6 +57,11 @@ def test_a_memory_from_its_building_to_its_compaction(command, config, pets, tmp
     assert "train" in printed and "466" in printed and "enabled" in printed
     printed = command("add", memory=folder, source="pets", **{"from": f"folder:{pets}"})
     assert "pets" in printed and f"folder:{pets}" in printed
+    assert [line.split()[:3] for line in printed.splitlines()[1:]] == [["train", "466", "10"], ["pets", "3", "2"]]
+    rows = [line.split() for line in command("classes", memory=folder).splitlines()]
+    assert rows[0] == ["class", "enabled", "rows", "train", "pets"]
+    assert rows[-3:] == [["cat", "2", "0", "2"], ["sea_lion", "1", "0", "1"], ["(no", "class)", "0", "0", "0"]]
+    assert "12 in 469 of the enabled rows" in command("info", memory=folder)
     assert command("add", memory=folder, source="pets", **{"from": f"folder:{pets}"}) == printed  # done is done
 
     found = command("search", str(pets / "sea_lion" / "1.png"), memory=folder, k=3, out=str(tmp_path / "found.png"))
@@ -66,6 +71,7 @@ def test_a_memory_from_its_building_to_its_compaction(command, config, pets, tmp
         assert picture.size[0] == 4 * 102  # the image and three neighbours
 
     command("disable", memory=folder, source="train")
+    assert "2 in 3 of the enabled rows" in command("info", memory=folder)
     found = command("search", str(pets / "cat" / "1.png"), memory=folder, k=3)
     assert sorted(line.split()[-1] for line in found.splitlines()[1:]) == ["cat/1.png", "cat/2.png", "sea_lion/1.png"]
     with pytest.raises(manifest.BadMemory, match="--k=4, but 3 rows are enabled"):

@@ -19,28 +19,30 @@ from rac_jax import sharding
 from rac_jax.data.sets import digits
 from rac_jax.memory import build, check, columns, edit, index, manifest, store
 from rac_jax.memory.sources import Content
-from tests.memory.test_build import ENCODER, encode
+from rac_jax.models.preprocessing import HALF
+from rac_jax.retrieval.encoder import Encoder
+from tests.memory.test_build import encode
 
 KILLS = 7  # of each: build, add, compact
 QUERIES = np.random.default_rng(1).normal(size=(9, 16)).astype(np.float32)
 TOUCH_A_FILE = ("open", "os.rename", "os.remove", "os.truncate")
 
 
-def _digits(folder, config, mesh, parameters):
+def _digits(folder, config, mesh, encoder):
     dataset = digits.load(0)
-    build.open_or_build(config, dataset, ENCODER, encode, parameters, folder=folder, mesh=mesh)
+    build.open_or_build(config, dataset, encoder, folder=folder, mesh=mesh)
 
 
-def _more(folder, config, mesh, parameters):
+def _more(folder, config, mesh, encoder):
     """Add 300 keys that were made elsewhere."""
     keys = np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32)
     table = columns.make(pa.array([f"text {i % 7}" for i in range(300)]), [f"more/{i}" for i in range(300)])
     content = Content("test", "", hashlib.sha256(keys.tobytes()).hexdigest(), table, keys=keys)
     recipe = manifest.read(folder).recipe
-    build.add(config, recipe, "more", content, encode, parameters, folder=folder, mesh=mesh)
+    build.add(config, recipe, "more", content, encoder, folder=folder, mesh=mesh)
 
 
-def _compact(folder, config, mesh, parameters):
+def _compact(folder, config, mesh, encoder):
     with edit.editing(folder) as editor:
         editor.compact()
 
@@ -63,7 +65,7 @@ def work(job, folder, dies_at, started):
 
     sys.addaudithook(count)
     started.set()
-    job(folder, config, mesh, parameters)
+    job(folder, config, mesh, Encoder(encode, parameters, HALF, 16))
 
 
 class Victims:

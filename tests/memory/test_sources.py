@@ -37,6 +37,12 @@ def rows(content):
     return list(zip(content.columns["text"].to_pylist(), content.columns["image"].to_pylist(), strict=True))
 
 
+def labels(content):
+    """The class name of each row, or None."""
+    named = (*content.class_names, None)
+    return [named[label] for label in content.columns["label"].to_pylist()]
+
+
 def greys(content):
     return [int(content.split.images[i].mean()) for i in range(len(content))]
 
@@ -44,6 +50,7 @@ def greys(content):
 def test_class_folders_give_the_text(pets):
     content = read(f"folder:{pets}")
     assert rows(content) == [("cats", "cats/one.png"), ("cats", "cats/two.png"), ("sea lions", "sea_lions/one.png")]
+    assert labels(content) == ["cats", "cats", "sea_lions"]
     assert greys(content) == [40, 80, 160]
     assert content.origin == f"folder:{pets}" and content.root == str(pets)
     assert content.split.images.enough == 2 * 224  # decoded as a run decodes
@@ -84,7 +91,16 @@ def test_tables_with_captions(pets, ending):
         pa.parquet.write_table(pa.Table.from_pylist(table), file)
     content = read(f"table:{file}")
     assert rows(content) == [("a cat, asleep", "cats/two.png"), ("sea lions", "sea_lions/one.png")]
+    assert labels(content) == [None, "sea_lions"]
     assert greys(content) == [80, 160]
+
+
+def test_zero_is_a_label_and_what_is_missing_is_none(pets):
+    table = [{"path": path, "caption": "x", "label": label} for path, label in zip(PETS, (0.0, 3.0, None), strict=True)]
+    pa.parquet.write_table(pa.Table.from_pylist(table), pets / "t.parquet")
+    assert labels(read(f"table:{pets / 't.parquet'}")) == ["0.0", "3.0", None]
+    (pets / "t.jsonl").write_text("\n".join(json.dumps(row | {"label": 0}) for row in table))
+    assert labels(read(f"table:{pets / 't.jsonl'}")) == ["0", "0", "0"]
 
 
 def test_a_table_row_without_text_is_named(pets):
@@ -101,6 +117,7 @@ def test_a_list_with_class_names(pets):
     (pets / "names.txt").write_text("house_cat\nsea lion\n")
     content = read(f"list:{pets / 'list.txt'}", classes=str(pets / "names.txt"))
     assert rows(content) == [("sea lion", "sea_lions/one.png"), ("house cat", "cats/two.png")]
+    assert labels(content) == ["sea lion", "house_cat"]
     assert greys(content) == [160, 80]
     with pytest.raises(ValueError, match="needs --classes"):
         read(f"list:{pets / 'list.txt'}")
@@ -119,6 +136,22 @@ def test_keys_with_a_line_of_text_each(tmp_path):
     (tmp_path / "t.csv").write_text("path,caption\na.png,red\nb.png,green\nc.png,blue\n")
     content = read(f"keys:{tmp_path / 'k.npy'}", texts=str(tmp_path / "t.csv"))
     assert rows(content) == [("red", "a.png"), ("green", "b.png"), ("blue", "c.png")]
+    assert labels(content) == [None] * 3
+
+
+def test_keys_with_labels(tmp_path):
+    np.save(tmp_path / "k.npy", np.eye(3, dtype=np.float32))
+    (tmp_path / "t.txt").write_text("red\ngreen\nred\n")
+    (tmp_path / "l.txt").write_text("warm\n\nwarm\n")
+    kind, texts = f"keys:{tmp_path / 'k.npy'}", str(tmp_path / "t.txt")
+    content = read(kind, texts=texts, labels=str(tmp_path / "l.txt"))
+    assert labels(content) == ["warm", None, "warm"]
+    assert content.fingerprint != read(kind, texts=texts).fingerprint
+    (tmp_path / "t.csv").write_text("caption,label\nred,warm\ngreen,\nblue,cold\n")
+    assert labels(read(kind, texts=str(tmp_path / "t.csv"))) == ["warm", None, "cold"]
+    (tmp_path / "l.txt").write_text("warm\n")
+    with pytest.raises(ValueError, match=r"l\.txt has 1 labels, but .*k\.npy has 3 keys"):
+        read(kind, texts=texts, labels=str(tmp_path / "l.txt"))
 
 
 def test_wrong_keys(tmp_path):
@@ -140,6 +173,7 @@ def test_any_data_set_of_a_config(tmp_path):
     content = read("digits", split="test")
     test = digits.load(0).split("test")
     assert content.origin == "digits, test" and len(content) == 250
+    assert labels(content) == [digits.load(0).class_names[label] for label in test.labels]
     assert content.columns["text"].to_pylist() == [digits.WORDS[label] for label in test.labels]
     assert content.fingerprint == digits.load(0).fingerprint("test")  # so a run knows its own images
 

@@ -33,7 +33,7 @@ def test_keys_for_l2_keep_their_length(tmp_path, keys):
 
 def test_nothing_but_the_memory_is_left(memory):
     names = sorted(path.name.partition("-")[0] for path in memory.folder.iterdir())
-    assert names == ["index", "keys", "lock", "manifest.json", "rows"]
+    assert names == ["classes", "index", "keys", "lock", "manifest.json", "rows"]
     assert [path.name for path in memory.folder.parent.iterdir()] == ["memory"]
 
 
@@ -63,7 +63,7 @@ def test_a_folder_of_something_else_is_not_overwritten(tmp_path):
         edit.create(tmp_path, RECIPE, width=8)
 
 
-FILES = ["keys-0.bin", "rows-*.arrow", "index-*.faiss"]
+FILES = ["keys-0.bin", "rows-*.arrow", "classes-*.arrow", "index-*.faiss"]
 
 
 @pytest.mark.parametrize("pattern", FILES)
@@ -123,7 +123,8 @@ def test_an_index_of_other_keys(memory, keys):
         ("{", "not a memory's manifest"),
         ("[]", "not a memory's manifest"),
         ('{"format": 99}', "format 99"),
-        ('{"format": 2, "sha256": "x", "memory": {}}', "was edited"),
+        ('{"format": 2, "sha256": "x", "memory": {}}', "has format 2; this code reads 3. Delete .* to build it anew"),
+        ('{"format": 3, "sha256": "x", "memory": {}}', "was edited"),
     ],
 )
 def test_bad_manifests(memory, content, message):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rac_jax import config as configs
 from rac_jax.retrieval import tokenizers
 from rac_jax.retrieval.snippets import Snippets
 
@@ -14,7 +15,7 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tokens.json").read_
 
 @pytest.fixture(scope="module")
 def clip():
-    return tokenizers.from_config("clip_text")
+    return tokenizers.from_config(configs.default())
 
 
 def test_vocabulary(clip):
@@ -39,5 +40,7 @@ def test_joining_snippets_equals_tokenising_the_joined_text(clip, case):
 
 
 def test_an_unknown_text_encoder_is_refused():
+    config = configs.default()
+    config.model.text.name = "word2vec"
     with pytest.raises(ValueError, match="clip_text"):
-        tokenizers.from_config("word2vec")
+        tokenizers.from_config(config)

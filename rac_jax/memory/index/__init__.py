@@ -105,6 +105,16 @@ def add(index: Index, keys: np.ndarray) -> Index:
     return index
 
 
+def leave_out(rows: Any, similarities: Any, left_out: Any, k: int, xp: Any = np) -> tuple[Any, Any]:
+    """The first k of the rows [B, K] found that are not `left_out` [B, K] bool, with their similarities: [B, k].
+
+    The order stays. Where fewer than k are left the rest is −1. `xp` is numpy, or jax.numpy on the devices.
+    """
+    order = xp.argsort(left_out, axis=1, stable=True)[:, :k]
+    rows = xp.take_along_axis(xp.where(left_out, -1, rows), order, axis=1)
+    return rows, xp.take_along_axis(similarities, order, axis=1)
+
+
 def search(
     index: Index, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,87 @@
+"""Copies of training images in other sources are left out in training."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rac_jax import config as configs
+from rac_jax import sharding
+from rac_jax.memory import edit, manifest, store
+from rac_jax.retrieval import callback, duplicates
+from rac_jax.retrieval.lookup import KEEP_ALL, Lookup
+from rac_jax.retrieval.snippets import Snippets
+from tests.memory.conftest import RECIPE, add, make
+
+OWN = np.arange(40, dtype=np.int32)
+
+
+@pytest.fixture(params=["cosine", "l2"])
+def copied(tmp_path, keys, request):
+    """The training images; a source with copies of the first 20 and others; and, hidden, copies of all."""
+    recipe = {**RECIPE, "index": {"kind": "flat", "metric": request.param}}
+    folder = make(tmp_path / "copied", keys, recipe).folder
+    others = np.roll(keys[20:], 3, axis=1)
+    add(folder, "more", np.concatenate([keys[:20] + np.float32(1e-3), others]))
+    add(folder, "hidden", keys)
+    with edit.editing(folder) as editor:
+        editor.set_state("hidden", manifest.DISABLED)
+    return store.read(folder)
+
+
+def lookup(memory, snippets, groups, k=5):
+    return Lookup(memory, Snippets.tokenise(memory.texts, snippets.tokenizer), k, 64, "id", groups)
+
+
+def test_rows_of_the_same_image_are_one_group(copied):
+    groups = duplicates.groups(copied, "f", 0.9999, 64)
+    assert groups[40:60].tolist() == list(range(20))
+    untouched = [*range(40), *range(60, 120)]
+    assert groups[untouched].tolist() == untouched
+
+
+def test_no_copies_no_groups(memory, keys):
+    assert duplicates.groups(memory, "f", 0.9999, 64) is None  # one source
+    add(memory.folder, "more", np.roll(keys, 3, axis=1))
+    memory = store.read(memory.folder)
+    assert duplicates.groups(memory, "f", 0.9999, 64) is None
+    add(memory.folder, "copies", keys)
+    memory = store.read(memory.folder)
+    assert duplicates.groups(memory, "f", 0.0, 64) is None  # off
+    assert duplicates.groups(memory, "not inside", 0.9999, 64) is None
+
+
+def test_an_image_with_many_copies(memory, keys):
+    add(memory.folder, "many", np.repeat(keys[:1], 30, axis=0))
+    memory = store.read(memory.folder)
+    groups = duplicates.groups(memory, "f", 0.9999, 64)
+    assert groups[40:].tolist() == [0] * 30
+
+
+def test_augmented_queries_leave_out_their_copies_and_keep_k_neighbours(copied, snippets, keys):
+    found = lookup(copied, snippets, duplicates.groups(copied, "f", 0.9999, 64))
+    alone = lookup(copied, snippets, None, k=7)
+    augmented = keys + np.float32(0.05)
+    rows = found.search(augmented, OWN).rows
+    left = alone.search(augmented, np.full(40, KEEP_ALL, np.int32)).rows
+    for row, mine in enumerate(left):
+        assert rows[row].tolist() == [r for r in mine if r not in (row, row + 40 if row < 20 else row)][:5]
+    evaluated = found.search(augmented, np.full(40, KEEP_ALL, np.int32)).rows
+    np.testing.assert_array_equal(evaluated, left[:, :5])  # evaluation leaves nothing out
+
+
+def test_the_devices_leave_out_the_same(copied, snippets, keys):
+    part = lookup(copied, snippets, duplicates.groups(copied, "f", 0.9999, 64))
+    mesh = sharding.make_mesh(configs.default())
+    program = callback.on_device(lambda _, images: images, part, mesh, "float32")
+    own = np.where(OWN % 4 == 3, KEEP_ALL, OWN).astype(np.int32)
+    queries = keys + np.float32(0.05)
+    placed = sharding.put_batch(mesh, {"image": queries, "own": own})
+    on_device, expected = program({}, placed["image"], placed["own"]), part.search(queries, own)
+    np.testing.assert_array_equal(on_device["rows"], expected.rows)
+    np.testing.assert_array_equal(on_device["tokens"], expected.tokens)
+    assert on_device["rows"].dtype == jnp.int32
+
+
+def test_where_too_few_are_left_the_rest_is_missing(copied, snippets, keys):
+    rows = lookup(copied, snippets, duplicates.groups(copied, "f", 0.9999, 64), k=79).search(keys[:1], OWN[:1]).rows
+    assert (rows[0, :78] >= 0).all() and rows[0, 78] == -1
