@@ -4,7 +4,7 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
-from rac_jax.data import long_tail, transforms, usable
+from rac_jax.data import duplicates, long_tail, transforms, usable
 from rac_jax.data.dataset import Dataset, Split
 from rac_jax.data.encoded import EncodedImages
 from rac_jax.data.files import FileImages
@@ -24,9 +24,17 @@ __all__ = ["KNOWN", "Dataset", "Split", "eval_transform", "load", "read_image", 
 def load(config: ConfigDict) -> Dataset:
     """The data set that `config.data` names."""
     data = config.data
-    dataset = packed.load(data.root, data.name) if packed.is_prepared(data.root) else _load(data)
+    _check_imbalance(data)
+    dataset = packed.load(data) if packed.is_prepared(data.root) else _load(data)
     dataset = sized(dataset, data.image_size)
+    duplicates.warn(dataset)
     return usable.without_bad(dataset) if data.on_bad_image == "skip" else dataset
+
+
+def _check_imbalance(data: ConfigDict) -> None:
+    kind = data.name.partition(":")[0]
+    if data.imbalance > 1 and kind in ("digits", "groceries", "places_lt", "inat2018", "imagenet_lt"):
+        raise ValueError(f"config.data.imbalance is {data.imbalance}, but {kind} is long-tailed already; set it to 0")
 
 
 def _load(data: ConfigDict) -> Dataset:

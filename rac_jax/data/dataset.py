@@ -27,7 +27,7 @@ class Images(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """Changes when the images (or, for files, their list) change."""
+        """A digest of names and content. Stable when files are copied elsewhere; see rac_jax.data.content."""
         ...
 
 
@@ -58,6 +58,7 @@ class Dataset:
     class_names: tuple[str, ...]
     class_texts: tuple[str, ...]
     splits: Mapping[str, Split]
+    held_out: bool = False  # val and test were drawn here, by data.seed, val_share and test_share
 
     @property
     def num_classes(self) -> int:
@@ -75,7 +76,7 @@ class Dataset:
         return self.splits[name]
 
     def fingerprint(self, split: str) -> str:
-        """A digest of what a memory built from this split would contain."""
+        """A digest of what a memory built from this split would contain: images, labels and texts."""
         part = self.split(split)
         digest = hashlib.sha256(part.images.fingerprint().encode())
         digest.update(np.ascontiguousarray(part.labels, np.int32).tobytes())

@@ -1,12 +1,13 @@
 """Images that are files: lists of paths and labels, and access to the pixels."""
 
 import dataclasses
-import hashlib
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from rac_jax.data import content
 from rac_jax.data.dataset import Split
 from rac_jax.data.decode import decode
 from rac_jax.data.missing import MissingData
@@ -47,7 +48,12 @@ class FileImages:
         return [path.decode() for path in self.paths]
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(b"\n".join(self.paths)).hexdigest()
+        """Of the paths, the sizes and a sample of each file's content: see rac_jax.data.content."""
+        return self._fingerprint
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return content.fingerprint_files(self.root, self.paths.tolist())
 
 
 def file_split(name: str, root: Path, paths: Sequence[str], labels: Sequence[int]) -> Split:

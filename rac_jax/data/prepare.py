@@ -26,7 +26,7 @@ from rac_jax import config, data
 from rac_jax.data import shards
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.sets import inat, places
-from rac_jax.data.sets.packed import MANIFEST, packed_name
+from rac_jax.data.sets.packed import MANIFEST, SETTINGS, VERSION, packed_name
 from rac_jax.data.show import counts_table
 from rac_jax.runtime.files import write_json, write_text
 
@@ -43,16 +43,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", default="", help="the folder with the images")
     parser.add_argument("--lists", default="", help="the folder with the list files; default: the root")
     parser.add_argument("--out", default="", help="the folder to pack into; default: only check")
-    parser.add_argument("--imbalance", type=float, default=0.0, help="as config.data.imbalance")
-    parser.add_argument("--seed", type=int, default=0, help="as config.data.seed")
+    for name, value in _settings(config.default()).items():
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=type(value), default=value, help=f"as config.data.{name}; default: {value}")
     parser.add_argument("--skip-bad", action="store_true", help="pack without the images that are bad")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     options = parser.parse_args(arguments)
     try:
-        dataset = data.load(_config(options))
-    except (FileNotFoundError, ValueError) as error:
-        print(error, file=sys.stderr)
+        return _prepare(options)
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    settings = _config(options)
+    config.validate(settings, devices=1)
+    dataset = data.load(settings)
     print(counts_table(dataset))
     _print_checksums(Path(options.lists or options.root))
     out = Path(options.out) if options.out else None
@@ -62,21 +69,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if out:
         name = packed_name(options.name)
-        _finish(dataset, out, name, bad)
-        print(f"packed into {out}: train with --config.data.name={name} --config.data.root={out}")
+        _finish(dataset, out, name, _settings(settings), bad)
+        usual = _settings(config.default())
+        changed = {"name": name, "root": out} | {key: v for key, v in _settings(settings).items() if v != usual[key]}
+        flags = " ".join(f"--config.data.{key}={value}" for key, value in changed.items())
+        print(f"packed into {out}: train with {flags}")
     return 0
 
 
 def _config(options: argparse.Namespace) -> Any:
     settings = config.default()
-    settings.data.update(
-        name=options.name,
-        root=options.root,
-        lists=options.lists,
-        imbalance=options.imbalance,
-        seed=options.seed,
-    )
+    settings.data.update(name=options.name, root=options.root, lists=options.lists)
+    settings.data.update({name: getattr(options, name) for name in SETTINGS})
     return settings
+
+
+def _settings(settings: Any) -> dict[str, Any]:
+    """The fields that shape a data set."""
+    return {name: settings.data[name] for name in SETTINGS}
 
 
 def _go_through(dataset: Dataset, out: Path | None, workers: int) -> list[str]:
@@ -116,13 +126,17 @@ def _print_bad(bad: list[str], out: Path | None) -> None:
         print(f"all are named in {out / 'bad_images.txt'}; --skip-bad packs the others")
 
 
-def _finish(dataset: Dataset, out: Path, name: str, bad: list[str]) -> None:
-    """Name the shards for good, and describe them to TFDS and to `data.prepared`."""
-    infos = []
+def _finish(dataset: Dataset, out: Path, name: str, settings: dict[str, Any], bad: list[str]) -> None:
+    """Describe the shards to TFDS and to rac_jax.data.sets.packed."""
+    infos, checksums = [], {}
+    sizes: dict[str, int] = {}
     for split in dataset.splits.values():
         jobs = shards.plan(split, dataset, out)
         rows = [row for job in jobs for row in job.rows()]
-        write_text(out / f"{split.name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        write_text(out / f"{split.name}.jsonl", lines)
+        checksums[f"{split.name}.jsonl"] = hashlib.sha256(lines.encode()).hexdigest()
+        sizes |= {job.file.name: job.file.stat().st_size for job in jobs}
         infos.append(shards.split_info(split.name, jobs, out))
     tfds.folder_dataset.write_metadata(
         data_dir=str(out),
@@ -132,11 +146,16 @@ def _finish(dataset: Dataset, out: Path, name: str, bad: list[str]) -> None:
         check_data=False,
     )
     manifest = {
+        "version": VERSION,
         "config_name": name,
         "name": dataset.name,
         "class_names": dataset.class_names,
         "class_texts": dataset.class_texts,
         "splits": list(dataset.splits),
+        "held_out": dataset.held_out,
+        "settings": settings,
+        "sha256": checksums,
+        "bytes": sizes,
         "left_out": len(bad),
     }
     write_json(out / MANIFEST, manifest)

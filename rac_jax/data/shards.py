@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 
+from rac_jax.data import content
 from rac_jax.data.dataset import Dataset, Images, Split
 from rac_jax.data.decode import BadImage, decode
 from rac_jax.data.encoded import EncodedImages
@@ -19,6 +20,7 @@ from rac_jax.data.files import FileImages
 from rac_jax.runtime.files import write_text
 
 SHARD = 2_000  # images
+VERSION = 2  # of the notes
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
@@ -46,7 +48,13 @@ class Job:
         return self.file.with_name(f"{self.split.name}-{self.number:05d}.notes")
 
     def finished(self) -> bool:
-        return self.out is not None and self.notes.is_file() and self._noted()[0]["shard"] == self._identity()
+        """Whether the shard was written for these images; one that is damaged is written again."""
+        if self.out is None or not self.notes.is_file() or not self.file.is_file():
+            return False
+        try:
+            return self._noted()[0]["shard"] == self._identity()
+        except (ValueError, LookupError, TypeError):
+            return False
 
     def rows(self) -> list[dict[str, Any]]:
         return [note for note in self._noted()[1:] if "bad" not in note]
@@ -55,11 +63,11 @@ class Job:
         return [note["bad"] for note in self._noted()[1:] if "bad" in note]
 
     def _noted(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.notes.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in self.notes.read_text(encoding="utf-8").split("\n") if line]
 
     def _identity(self) -> list[Any]:
-        """Another list of images, or another division into shards, is another job."""
-        return [self.number, self.of, self.split.images.fingerprint(), self.split.labels.tolist()]
+        """Other images, or another division into shards, are another job."""
+        return [VERSION, self.number, self.of, self.split.images.fingerprint(), self.split.labels.tolist()]
 
 
 def plan(split: Split, dataset: Dataset, out: Path | None) -> list[Job]:
@@ -78,9 +86,12 @@ def run(job: Job) -> list[str]:
         if job.split.captions:
             row["caption"] = job.split.captions[position]
         try:
-            kept.append((row, _encoded(job.split.images, position)))
+            encoded = _encoded(job.split.images, position)
         except BadImage as error:
             bad.append(str(error))
+            continue
+        row["sample"] = content.sample(encoded).decode()
+        kept.append((row, encoded))
     if job.out:
         _write(job, kept)
         lines = [{"shard": job._identity()}, *(row for row, _ in kept), *({"bad": line} for line in bad)]

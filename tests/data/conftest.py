@@ -13,3 +13,11 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real lists are not here; RAC_JAX_TEST_DATA may name their folder")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A test neither reads nor fills the user's cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder

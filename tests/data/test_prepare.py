@@ -8,6 +8,7 @@ from PIL import Image
 
 from rac_jax import config, data
 from rac_jax.data import prepare, shards
+from rac_jax.data.decode import BadImage
 
 
 @pytest.fixture
@@ -46,9 +47,9 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "ProcessPoolExecutor", Here)
 
 
-def create(name: str, root: Path):
+def create(name: str, root: Path, **settings):
     c = config.default()
-    c.data.update(name=name, root=str(root))
+    c.data.update(name=name, root=str(root), **settings)
     return data.load(c)
 
 
@@ -139,3 +140,103 @@ def test_digits_can_be_packed_too(tmp_path: Path):
     found, original = create("digits", tmp_path), create("digits", Path())
     np.testing.assert_array_equal(found.split("test").images[249], original.split("test").images[249])
     np.testing.assert_array_equal(found.split("val").labels, original.split("val").labels)
+
+
+def pack(name: str, root: Path, *options: str) -> Path:
+    out = root / "packed"
+    assert prepare.main([name, f"--root={root}/images", f"--out={out}", *options]) == 0
+    return out
+
+
+def test_packed_plain_and_made_long_tailed_later(root: Path):
+    """As from the files: a setting that packing left open is honoured."""
+    packed = create("folder", pack("folder", root), imbalance=4.0, seed=3)
+    files = create("folder", root / "images", imbalance=4.0, seed=3)
+    assert packed.class_counts.tolist() == files.class_counts.tolist() == [9, 4, 2]
+    assert packed.fingerprint("train") == files.fingerprint("train")
+    assert create("folder", root / "packed", val_share=0.3).fingerprint("train")  # its own splits: shares are not used
+
+
+def test_packed_with_one_setting_and_read_with_another(root: Path, capsys: pytest.CaptureFixture[str]):
+    out = pack("folder", root, "--imbalance=4", "--seed=3")
+    assert "--config.data.imbalance=4.0 --config.data.seed=3" in capsys.readouterr().out  # how to train with it
+    assert create("folder", out, imbalance=4.0, seed=3).class_counts.tolist() == [9, 4, 2]
+    with pytest.raises(
+        ValueError, match=r"config.data.imbalance is 8.0, but .* with 4.0: set --config.data.imbalance=4"
+    ):
+        create("folder", out, imbalance=8.0, seed=3)
+    with pytest.raises(ValueError, match=r"config.data.seed is 0, but .*packed with 3.* pack again with --seed=0"):
+        create("folder", out, imbalance=4.0)
+
+
+def test_packed_shares(root: Path):
+    (root / "images/test").rename(root / "test")
+    out = pack("folder", root, "--test-share=0.3", "--val-share=0")
+    found = create("folder", out, test_share=0.3, val_share=0.0)
+    assert {name: len(split) for name, split in found.splits.items()} == {"train": 18, "test": 7}
+    with pytest.raises(ValueError, match=r"config.data.val_share is 0.1, but .* packed with 0.0"):
+        create("folder", out, test_share=0.3)
+
+
+def test_packed_seed_of_the_digits(tmp_path: Path):
+    assert prepare.main(["digits", f"--out={tmp_path}"]) == 0
+    with pytest.raises(ValueError, match=r"config.data.seed is 5, but .* packed with 0"):
+        create("digits", tmp_path, seed=5)
+    with pytest.raises(ValueError, match=r"config.data.imbalance is 9.0, but digits is long-tailed already"):
+        create("digits", tmp_path, imbalance=9.0)
+
+
+@pytest.mark.parametrize("change", ["missing line", "other label", "cut records", "no records", "old", "manifest"])
+def test_damage_is_noticed_before_anything_starts(root: Path, change: str):
+    out = pack("folder", root)
+    listed, records = out / "train.jsonl", out / "images-train.array_record-00000-of-00003"
+    lines = listed.read_text().splitlines(keepends=True)
+    if change == "missing line":
+        listed.write_text("".join(lines[:4] + lines[5:]))
+    elif change == "other label":
+        listed.write_text("".join(lines).replace('"label": 0', '"label": 1', 1))
+    elif change == "cut records":
+        records.write_bytes(records.read_bytes()[:-9])
+    elif change == "no records":
+        records.unlink()
+    elif change == "old":
+        (out / "rac_jax.json").write_text('{"config_name": "folder", "splits": ["train"]}')
+    else:
+        (out / "rac_jax.json").write_text((out / "rac_jax.json").read_text().replace('"class_1"', "7", 1))
+    with pytest.raises(ValueError, match=r"packed/.*pack again|another version.*pack it again"):
+        create("folder", out)
+
+
+def test_a_damaged_record_is_a_bad_image(root: Path):
+    out = pack("folder", root)
+    records = out / "images-train.array_record-00000-of-00003"
+    whole = records.read_bytes()
+    records.write_bytes(whole[:100] + bytes(len(whole) // 2) + whole[100 + len(whole) // 2 :])
+    images = create("folder", out).split("train").images
+    with pytest.raises(BadImage, match=r"packed, train 0: "):
+        images[0]
+
+
+def test_a_changed_file_is_packed_again(root: Path):
+    out = pack("folder", root)
+    before = create("folder", out)
+    Image.new("RGB", (3, 3)).save(root / "images/train/class_0/00.png")
+    after = create("folder", pack("folder", root))
+    assert after.split("train").images[0].shape == (3, 3, 3)
+    assert after.fingerprint("train") != before.fingerprint("train")
+    assert after.fingerprint("test") == before.fingerprint("test")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["tfds:no_such_set"], ["folder", "--root=/nowhere"], ["digits", "--imbalance=-1"]]
+)
+def test_errors_are_one_message(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert prepare.main(arguments) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ") and "Traceback" not in printed.err
+
+
+def test_an_output_folder_that_cannot_be_written(root: Path, capsys: pytest.CaptureFixture[str]):
+    (root / "file").write_text("")
+    assert prepare.main(["folder", f"--root={root}/images", f"--out={root}/file/packed"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")

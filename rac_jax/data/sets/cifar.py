@@ -62,9 +62,12 @@ def load(classes: int, root: str, *, imbalance: float, seed: int) -> Dataset:
     if dataset.num_classes != classes:
         raise ValueError(f"{root}: {dataset.num_classes} classes; CIFAR-{classes} has {classes}")
     dataset = dataclasses.replace(dataset, name=f"cifar{classes}_lt")
-    counts = dataset.class_counts
-    balanced = counts.min() == counts.max()  # class folders may already be long-tailed
-    return long_tail.thin_out(dataset, imbalance, seed) if imbalance > 1 and balanced else dataset
+    return long_tail.thin_out(dataset, imbalance, seed) if imbalance > 1 and is_balanced(dataset) else dataset
+
+
+def is_balanced(dataset: Dataset) -> bool:
+    """Whether all classes have the same count; class folders may already be long-tailed, and are then left so."""
+    return bool(dataset.class_counts.min() == dataset.class_counts.max())
 
 
 def _read_binary(directory: Path, layout: Layout) -> Dataset:

@@ -86,10 +86,10 @@ def _scan(root: Path, folder: Path, class_names: tuple[str, ...], name: str = "t
 def _hold_out(
     root: Path, everything: Split, class_names: tuple[str, ...], seed: int, val_share: float, test_share: float
 ) -> Dataset:
-    shares = {"val": val_share, "test": test_share}
+    shares = {name: share for name, share in (("val", val_share), ("test", test_share)) if share > 0}
     positions = long_tail.held_out(everything.labels, shares, seed)
     splits = {name: dataclasses.replace(everything.select(chosen), name=name) for name, chosen in positions.items()}
-    return _dataset(root, class_names, splits)
+    return dataclasses.replace(_dataset(root, class_names, splits), held_out=True)
 
 
 def _dataset(root: Path, class_names: tuple[str, ...], splits: dict[str, Split]) -> Dataset:

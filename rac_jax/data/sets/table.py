@@ -33,7 +33,8 @@ def load(file: str, root: str, *, seed: int, val_share: float, test_share: float
     captions = [str(row.get("caption") or "") for _, row in rows]
     everything = files.file_split("train", folder, [row["path"] for _, row in rows], labels)
     everything = dataclasses.replace(everything, captions=captions if any(captions) else None)
-    if "split" in rows[0][1]:
+    held_out = "split" not in rows[0][1]
+    if not held_out:
         named = np.array([split_of(where, row) for where, row in rows])
         positions = {name: np.flatnonzero(named == name) for name in ("train", "val", "test") if name in named}
     else:
@@ -46,7 +47,7 @@ def load(file: str, root: str, *, seed: int, val_share: float, test_share: float
     if "train" not in splits:
         raise ValueError(f"{table}: no row is of the split train")
     files.check_every_class(splits["train"], class_names, str(table))
-    return Dataset(table.stem, class_names, tuple(words(name) for name in class_names), with_test(splits))
+    return Dataset(table.stem, class_names, tuple(words(name) for name in class_names), with_test(splits), held_out)
 
 
 def read_rows(table: Path, needed: Sequence[str] = ("path", "label")) -> list[Row]:
