@@ -2,10 +2,11 @@
 
 import dataclasses
 
+from absl import logging
 from ml_collections import ConfigDict
 
 from rac_jax.data import duplicates, long_tail, transforms, usable
-from rac_jax.data.dataset import Dataset, Split
+from rac_jax.data.dataset import Dataset, Split, same_texts
 from rac_jax.data.encoded import EncodedImages
 from rac_jax.data.files import FileImages
 from rac_jax.data.randaugment import RandAugment
@@ -28,7 +29,17 @@ def load(config: ConfigDict) -> Dataset:
     dataset = packed.load(data) if packed.is_prepared(data.root) else _load(data)
     dataset = sized(dataset, data.image_size)
     duplicates.warn(dataset)
+    _warn_of_same_texts(dataset)
     return usable.without_bad(dataset) if data.on_bad_image == "skip" else dataset
+
+
+def _warn_of_same_texts(dataset: Dataset) -> None:
+    groups = same_texts(dataset)
+    if groups and dataset.name != "inat2018":  # whose text_levels may be meant to be shared
+        logging.warning(
+            "%s: %d classes share their text with another class, as %s do; give them names with other words",
+            dataset.name, sum(map(len, groups)), " and ".join(map(repr, groups[0][:3])),
+        )  # fmt: skip
 
 
 def _check_imbalance(data: ConfigDict) -> None:

@@ -38,7 +38,7 @@ class Split:
     name: str
     images: Images
     labels: np.ndarray  # [N] int32
-    captions: Sequence[str] | None = None  # what is known of each image, beyond its class
+    captions: Sequence[str] | None = None  # a text for each image; "" = its class's text
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,7 +52,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Splits that share classes. `class_texts` is what a memory says about an image of a class."""
+    """Splits that share classes. A class is identified by its label; `class_texts` are what a memory stores."""
 
     name: str
     class_names: tuple[str, ...]
@@ -86,7 +86,7 @@ class Dataset:
 
 
 def with_test(splits: dict[str, Split]) -> dict[str, Split]:
-    """The splits; where there is a val but no test, it is called test, for it is what is reported on."""
+    """The splits, with val renamed to test where there is no test: results are reported on test."""
     if "test" in splits or "val" not in splits:
         return splits
     test = dataclasses.replace(splits["val"], name="test")
@@ -96,6 +96,19 @@ def with_test(splits: dict[str, Split]) -> dict[str, Split]:
 def words(name: str) -> str:
     """A class's folder name as text: airport_terminal and forest/broadleaf become plain words."""
     return " ".join(re.sub(r"[_/-]", " ", name).split())
+
+
+def texts(class_names: Sequence[str]) -> tuple[str, ...]:
+    """The text of each class: its name in plain words; a name without any (as "_") stands for itself."""
+    return tuple(words(name) or name.strip() or f"class {label}" for label, name in enumerate(class_names))
+
+
+def same_texts(dataset: Dataset) -> list[tuple[str, ...]]:
+    """Groups of classes that share a text: a memory tells them apart by label, but its texts do not."""
+    classes: dict[str, list[str]] = {}
+    for name, text in zip(dataset.class_names, dataset.class_texts, strict=True):
+        classes.setdefault(text, []).append(name)
+    return [tuple(names) for names in classes.values() if len(names) > 1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from rac_jax import data
 from rac_jax.data import files, usable
 from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.data.dataset import texts as class_texts
 from rac_jax.data.sets import folder, table
 from rac_jax.memory import columns
 
@@ -68,11 +69,11 @@ def of_split(dataset: Dataset, name: str, origin: str = "") -> Content:
     Class names, not texts, identify classes. An image whose label is −1 has none, and needs a caption.
     """
     split = dataset.split(name)
-    class_texts = pa.array(dataset.class_texts, pa.large_string())
+    of_class = pa.array(dataset.class_texts, pa.large_string())
     if split.captions is None:
-        texts: pa.Array = pa.DictionaryArray.from_arrays(pa.array(split.labels, pa.int32()), class_texts)
+        texts: pa.Array = pa.DictionaryArray.from_arrays(pa.array(split.labels, pa.int32()), of_class)
     else:
-        own = class_texts.take(pa.array(split.labels, pa.int32(), mask=split.labels < 0))
+        own = of_class.take(pa.array(split.labels, pa.int32(), mask=split.labels < 0))
         captions = pa.array(split.captions, pa.large_string())
         texts = pc.if_else(pc.equal(captions, ""), own, captions)
     root = str(Path(split.images.root).resolve()) if isinstance(split.images, files.FileImages) else ""
@@ -91,7 +92,7 @@ def of_split(dataset: Dataset, name: str, origin: str = "") -> Content:
 
 def _folder(root: str, split: str) -> Dataset:
     class_names, part = folder.read(root, split)
-    return Dataset(Path(root).name, class_names, tuple(words(name) for name in class_names), {split: part})
+    return Dataset(Path(root).name, class_names, class_texts(class_names), {split: part})
 
 
 def _table(file: Path, root: str, split: str) -> Dataset:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rac_jax.data import long_tail
-from rac_jax.data.dataset import ArrayImages, Dataset, Split, words
+from rac_jax.data.dataset import ArrayImages, Dataset, Split, texts
 from rac_jax.data.missing import MissingData
 from rac_jax.data.sets import folder, tfds
 
@@ -81,7 +81,7 @@ def _read_binary(directory: Path, layout: Layout) -> Dataset:
             raise ValueError(f"{directory}: label {labels.max()} in {name}, but {len(class_names)} names")
         images = ArrayImages(f"{directory.name}/{name}", np.ascontiguousarray(pixels))
         splits[name] = Split(name, images, labels)
-    return Dataset(directory.name, class_names, tuple(words(name) for name in class_names), splits)
+    return Dataset(directory.name, class_names, texts(class_names), splits)
 
 
 def _read_rows(file: Path, label_bytes: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rac_jax.data import files
-from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.data.dataset import Dataset, Split, texts
 from rac_jax.data.missing import find_list
 
 CLASSES = 365
@@ -36,8 +36,7 @@ def load(root: str, lists: str = "") -> Dataset:
         files.check_count(part, IMAGES[name])
     class_names = names_from_paths(read["train"])
     splits = {name: _split(name, Path(root), part, class_names) for name, part in read.items()}
-    texts = tuple(words(name) for name in class_names)
-    return Dataset("places_lt", class_names, texts, splits)
+    return Dataset("places_lt", class_names, texts(class_names), splits)
 
 
 def names_from_paths(train: files.ListFile) -> tuple[str, ...]:

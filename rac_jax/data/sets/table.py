@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet
 
 from rac_jax.data import files, long_tail
-from rac_jax.data.dataset import Dataset, with_test, words
+from rac_jax.data.dataset import Dataset, texts, with_test
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 Row = tuple[str, dict[str, Any]]  # where it stands ("animals.csv, line 3"), and its columns
@@ -47,7 +47,7 @@ def load(file: str, root: str, *, seed: int, val_share: float, test_share: float
     if "train" not in splits:
         raise ValueError(f"{table}: no row is of the split train")
     files.check_every_class(splits["train"], class_names, str(table))
-    return Dataset(table.stem, class_names, tuple(words(name) for name in class_names), with_test(splits), held_out)
+    return Dataset(table.stem, class_names, texts(class_names), with_test(splits), held_out)
 
 
 def read_rows(table: Path, needed: Sequence[str] = ("path", "label")) -> list[Row]:

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from tqdm import tqdm
 
 from rac_jax.data import content
-from rac_jax.data.dataset import Dataset, Split, with_test, words
+from rac_jax.data.dataset import Dataset, Split, texts, with_test
 from rac_jax.data.decode import BadImage, decode
 
 SPLITS = {"train": ("train",), "val": ("validation", "val", "valid"), "test": ("test",)}
@@ -115,7 +115,7 @@ def load(name: str, root: str) -> Dataset:
             splits[split] = _split(name, root, split, known)
     if "train" not in splits:
         raise ValueError(f"tfds:{name} has the splits {known_splits(found)}; train is needed")
-    return Dataset(name, class_names, tuple(words(name) for name in class_names), with_test(splits))
+    return Dataset(name, class_names, texts(class_names), with_test(splits))
 
 
 def known_splits(found: Any) -> list[str]:
