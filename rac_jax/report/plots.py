@@ -42,7 +42,7 @@ def by_class(counts: dict[str, Counts], class_counts: np.ndarray, window: int = 
         axes.plot(ranks, values, ".", color=colour(branch), alpha=0.25, markersize=4)
         axes.plot(ranks, moving_average(values, window), color=colour(branch), label=branch)
     axes.set_title(f"by class, with the mean over {window} neighbouring classes" if window > 1 else "by class")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -59,7 +59,7 @@ def by_frequency(counts: dict[str, Counts], class_counts: np.ndarray) -> Figure:
         axes.plot(x, [accuracy[members].mean() for members in known], "o-", color=colour(branch), label=branch)
     axes.set_xscale("log")
     axes.set_title("by class frequency")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -98,7 +98,7 @@ def calibration(predictions: Predictions) -> Figure:
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     axes.set_title(f"calibration, {BINS} bins; a point's size is its share of the images")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

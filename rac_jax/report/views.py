@@ -13,7 +13,7 @@ from rac_jax.report.predictions import Predictions
 
 GREEN, RED, GREY = "#2b8a3e", "#b0413e", "#777777"
 SHOWN = 8  # labels in each list, as in the paper's appendix
-NAME, TITLE = 22, 40  # characters of a label in a list, and above or below the image
+NAME, TITLE = 22, 30  # characters of a label in a list, and above the image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,27 +51,29 @@ def chosen(predictions: Predictions, number: int, seed: int) -> dict[str, np.nda
 
 def draw(view: View) -> Figure:
     """The image with its votes, the nearest labels, the most frequent labels, and a histogram. Matches are green."""
-    lines = 0.22 * max(0, len(view.answers) - 3)  # inches for the votes of further branches
-    figure = Figure(figsize=(11, 3.4 + lines), layout="constrained")
-    picture, listed, counted, histogram = figure.subplots(1, 4, width_ratios=(1.1, 1.2, 1.3, 1.4))
+    votes = 0.1 + 0.2 * len(view.answers)  # inches
+    figure = Figure(figsize=(11, 2.7 + votes), layout="constrained")
+    axes = figure.subplot_mosaic(
+        [["image", "list", "counts", "histogram"], ["votes", "list", "counts", "histogram"]],
+        width_ratios=(1.1, 1.2, 1.3, 1.4), height_ratios=(2.7, votes),
+    )  # fmt: skip
     matches = np.array([text == view.true_text for text in view.texts], bool)
-    _draw_image(picture, view)
-    _draw_list(listed, view, matches)
-    _draw_counts(counted, view)
-    _draw_histogram(histogram, view, matches)
+    axes["image"].imshow(view.image)
+    axes["image"].axis("off")
+    axes["image"].set_title(f"truth: {label(view.true_text, TITLE)}", fontsize=10)
+    _draw_votes(axes["votes"], view)
+    _draw_list(axes["list"], view, matches)
+    _draw_counts(axes["counts"], view)
+    _draw_histogram(axes["histogram"], view, matches)
     return figure
 
 
-def _draw_image(axes, view: View) -> None:  # type: ignore[no-untyped-def]
-    axes.imshow(view.image)
+def _draw_votes(axes, view: View) -> None:  # type: ignore[no-untyped-def]
     axes.axis("off")
-    axes.set_title(f"truth: {label(view.true_text, TITLE)}", fontsize=10)
     for line, (branch, (text, probability)) in enumerate(view.answers.items()):
-        axes.annotate(
-            f"{label(branch, NAME)}: {label(text, NAME)} {100 * probability:.0f} %",
-            (0, 0), xycoords="axes fraction", xytext=(0, -6 - 14 * line), textcoords="offset points",
-            color=GREEN if text == view.true_text else RED, fontsize=9, va="top",
-        )  # fmt: skip
+        shown = f"{label(branch, NAME)}: {label(text, NAME)} {100 * probability:.0f} %"
+        colour = GREEN if text == view.true_text else RED
+        axes.text(0, 1 - line / len(view.answers), shown, transform=axes.transAxes, color=colour, fontsize=9, va="top")
 
 
 def _draw_list(axes, view: View, matches: np.ndarray) -> None:  # type: ignore[no-untyped-def]

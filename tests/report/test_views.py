@@ -28,25 +28,28 @@ def test_random_worst_and_rescued(output):
 def draw(similarities, metric):
     texts = ["two", "seven", "two"]
     answers = {"rac": ("two", 0.7), "base": ("seven", 0.4)}
-    return views.draw(views.View(IMAGE, "two", texts, np.array(similarities), metric, answers)).axes
+    figure = views.draw(views.View(IMAGE, "two", texts, np.array(similarities), metric, answers))
+    return {axes.get_label(): axes for axes in figure.axes}
 
 
 def test_a_view_lists_and_counts_the_neighbours_with_matches_in_green():
-    picture, listed, counted, histogram = draw([0.9, 0.8, 0.5], "cosine")
+    axes = draw([0.9, 0.8, 0.5], "cosine")
+    listed, counted, histogram = axes["list"], axes["counts"], axes["histogram"]
     assert [(t.get_text(), t.get_color()) for t in listed.texts] == [
         ("0.900  two", views.GREEN), ("0.800  seven", "black"), ("0.500  two", views.GREEN),
     ]  # fmt: skip
     assert listed.get_title() == "nearest, by cosine similarity"
     assert [bar.get_width() for bar in counted.patches] == [2, 1]
     assert [label.get_text() for label in counted.get_yticklabels()] == ["two", "seven"]
-    assert [t.get_text() for t in picture.texts] == ["rac: two 70 %", "base: seven 40 %"]
-    assert picture.get_title() == "truth: two"
+    assert [t.get_text() for t in axes["votes"].texts] == ["rac: two 70 %", "base: seven 40 %"]
+    assert axes["image"].get_title() == "truth: two"
     assert sum(patch.get_height() for patch in histogram.patches) == 3
     assert histogram.get_title() == "cosine similarity"
 
 
 def test_l2_shows_the_distance_whose_negative_square_the_index_gives():
-    _, listed, _, histogram = draw([-4.0, -6.25, -9.0], "l2")
+    axes = draw([-4.0, -6.25, -9.0], "l2")
+    listed, histogram = axes["list"], axes["histogram"]
     assert [t.get_text() for t in listed.texts] == ["2.000  two", "2.500  seven", "3.000  two"]
     assert listed.get_title() == "nearest, by L2 distance"
     assert histogram.get_xlim()[0] < 2 < 3 < histogram.get_xlim()[1]
@@ -56,5 +59,6 @@ def test_eight_labels_are_listed_whatever_they_are_called():
     names, scores = hostile.NAMES, np.linspace(1, 0, len(hostile.NAMES))
     answers = {name: (name, 0.5) for name in names[:6]}
     figure = views.draw(views.View(IMAGE, names[1], names, scores, "cosine", answers))
-    assert len(figure.axes[1].texts) == len(figure.axes[2].patches) == 8
+    axes = {one.get_label(): one for one in figure.axes}
+    assert len(axes["list"].texts) == len(axes["counts"].patches) == 8 and len(axes["votes"].texts) == 6
     assert plots.pixels(plots.png(figure)).std() > 10
