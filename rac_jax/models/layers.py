@@ -26,7 +26,7 @@ class Dense(nnx.Module):
         width_out: int,
         *,
         bias: bool = True,
-        init: initialisers.Initialiser = initialisers.small,
+        init: initialisers.Initializer = initialisers.small,
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):

