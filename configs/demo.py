@@ -37,7 +37,6 @@ def get_config(variant: str = "") -> ConfigDict:
 
     c.optim.learning_rate = 3e-4
     c.optim.warmup_epochs = 4.0
-    c.optim.warmup_power = 3.0  # B's ReLUs amplify rounding: slow first steps keep runs on other devices together
     c.train.batch_size = 32
     c.train.epochs = 10.0
     c.train.log_every = 15

@@ -1,5 +1,6 @@
 """Every setting of a run, once, with its default. `configs/*.py` only override."""
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -92,7 +93,6 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.optim.text_learning_rate_factor = 1.0  # T's and its head's
     c.optim.frozen = ""  # what is not trained: a pattern for the beginning of paths, as r"base\.(stem|blocks\.[0-9]\.)"
     c.optim.warmup_epochs = 5.0
-    c.optim.warmup_power = 1.0  # 1: the rate rises on a straight line; above: slowly at first
     c.optim.weight_decay = 0.02  # none on biases, norms, class token and positions
     c.optim.beta1 = 0.9
     c.optim.beta2 = 0.999
@@ -192,7 +192,6 @@ POSITIVE = (
     "data.crop",
     "memory.keep.classes",
     "memory.keep.share",
-    "optim.warmup_power",
     "optim.epsilon",
     "optim.clip",
     "train.epochs",
@@ -250,6 +249,14 @@ def validate(config: ConfigDict, *, devices: int) -> None:
         config, "loss.name", "lace, ce or balce with model.branches=both: LDAM's margins are in cosines of one branch",
     )  # fmt: skip
     _require(
+        config.loss.name != "balce" or config.loss.reweight == "none",
+        config, "loss.reweight", "none with loss.name=balce, which has weights of its own (1 / class count)",
+    )  # fmt: skip
+    _require(
+        _is_pattern(config.optim.frozen),
+        config, "optim.frozen", r"a regular expression for the beginning of paths, as base\.stem",
+    )  # fmt: skip
+    _require(
         config.memory.index != "milvus" or bool(config.memory.milvus_uri),
         config, "memory.milvus_uri", "the server's address for memory.index=milvus, as http://localhost:19530",
     )  # fmt: skip
@@ -266,6 +273,14 @@ def validate(config: ConfigDict, *, devices: int) -> None:
 def _require(holds: bool, config: ConfigDict, name: str, wanted: str) -> None:
     if not holds:
         raise ConfigError(f"config.{name} is {field(config, name)!r}; it must be {wanted}")
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def field(config: Mapping[str, Any], name: str) -> Any:

@@ -72,6 +72,8 @@ def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str) -> 
     if name == "ce":
         return Terms(weights, zero, zero)
     if name == "balce":
+        if reweight != "none":
+            raise ValueError(f"loss.reweight is {reweight!r}; with balce, which has its own weights, it must be none")
         return Terms(class_weights(class_counts, "inverse"), zero, zero)
     if name == "ldam":
         return Terms(weights, zero, margins(class_counts))

@@ -1,4 +1,4 @@
-"""AdamW with warm-up, a cosine to the minimum, clipping, and no decay where it does harm."""
+"""AdamW with warm-up, a cosine to the minimum, clipping, groups of parameters with their own rates, and frozen ones."""
 
 import functools
 import math
@@ -15,6 +15,8 @@ from ml_collections import ConfigDict
 from rac_jax.config import ConfigError
 
 UNDECAYED = ("class_token", "position_embedding", "logit_scale")
+FROZEN = "frozen"
+SCALE_FACTOR = 10.0  # a learned fusion scale is one number and moves this much faster than a weight
 
 
 def steps_per_epoch(images: int, batch_size: int) -> int:
@@ -23,60 +25,74 @@ def steps_per_epoch(images: int, batch_size: int) -> int:
 
 
 def total_steps(config: ConfigDict, images: int) -> int:
-    """Steps of the whole schedule."""
+    """Steps of the full schedule."""
     return max(1, round(config.train.epochs * steps_per_epoch(images, config.train.batch_size)))
 
 
 def schedule(config: ConfigDict, images: int) -> optax.Schedule:
-    """Learning rate by step."""
+    """Learning rate by step: a straight line up, then a cosine down."""
     optim = config.optim
     total = total_steps(config, images)
     warmup = min(round(optim.warmup_epochs * steps_per_epoch(images, config.train.batch_size)), total - 1)
     low, high = optim.min_learning_rate, optim.learning_rate
 
-    def rising(step: Any) -> Any:
-        return low + (high - low) * (step / max(warmup, 1)) ** optim.warmup_power
+    def rate(step: Any) -> jax.Array:
+        now = jnp.asarray(step, jnp.float32)
+        rising = now / max(warmup, 1)
+        falling = 0.5 + 0.5 * jnp.cos(math.pi * jnp.minimum((now - warmup) / (total - warmup), 1.0))
+        return low + (high - low) * jnp.where(now < warmup, rising, falling)
 
-    falling = optax.cosine_decay_schedule(high, total - warmup, alpha=low / high if high else 0.0)
-    return optax.join_schedules([rising, falling], [warmup])
+    return rate
 
 
 def learning_rate(config: ConfigDict, images: int) -> Callable[[int], float]:
     """The schedule, to be asked by the host: one compiled program and one number each way."""
-    with jax.numpy_dtype_promotion("standard"):  # as in `update`
-        program = jax.jit(schedule(config, images)).lower(jax.ShapeDtypeStruct((), jnp.int32)).compile()
+    program = jax.jit(schedule(config, images))
     return lambda step: float(jax.device_get(program(jax.device_put(np.int32(step)))))
 
 
 def from_config(config: ConfigDict, images: int) -> optax.GradientTransformation:
-    """The optimiser of a run over `images` training images."""
-    optim = config.optim
-    base_rate = optax.masked(optax.scale(optim.base_learning_rate_factor), belongs_to("base"))
-    text_rate = optax.masked(optax.scale(optim.text_learning_rate_factor), belongs_to("text", "text_head"))
-    frozen = optax.masked(optax.set_to_zero(), functools.partial(not_trained, config))
-    adamw = _adamw(optim, schedule(config, images))
-    return optax.chain(optax.clip_by_global_norm(optim.clip), adamw, base_rate, text_rate, frozen)
+    """The optimiser of a run over `images` training images. Frozen parameters have no moments."""
+    optim, rate = config.optim, schedule(config, images)
+
+    def adamw(factor: float) -> optax.GradientTransformation:
+        return optax.adamw(
+            lambda step: factor * rate(step),
+            b1=optim.beta1,
+            b2=optim.beta2,
+            eps=optim.epsilon,
+            weight_decay=optim.weight_decay,
+            mask=decayed,
+        )
+
+    by_group = {group: adamw(factor) for group, factor in factors(optim).items()}
+    groups = optax.partition({**by_group, FROZEN: optax.set_to_zero()}, functools.partial(labels, config))
+    return optax.chain(optax.clip_by_global_norm(optim.clip), groups)
 
 
-def _adamw(optim: ConfigDict, rate: optax.Schedule) -> optax.GradientTransformation:
-    """AdamW, with the moments of all vectors in two arrays: a step is started the sooner the fewer arrays it has."""
-    adam = optax.scale_by_adam(b1=optim.beta1, b2=optim.beta2, eps=optim.epsilon)
-    return optax.chain(
-        optax.masked(optax.flatten(adam), functools.partial(_have_rank, high=False)),
-        optax.masked(adam, functools.partial(_have_rank, high=True)),
-        optax.add_decayed_weights(optim.weight_decay, mask=decayed),
-        optax.scale_by_learning_rate(rate),
-    )
+def factors(optim: ConfigDict) -> dict[str, float]:
+    """The learning rate of each group of parameters, relative to optim.learning_rate."""
+    return {
+        "base": optim.base_learning_rate_factor,
+        "text": optim.text_learning_rate_factor,
+        "scale": SCALE_FACTOR,
+        "other": 1.0,
+    }
 
 
-def _have_rank(params: Any, high: bool) -> Any:
-    """Which parameters are matrices and larger, or else which are vectors and numbers."""
-    return jax.tree.map(lambda leaf: (leaf.ndim > 1) == high, params)
+def labels(config: ConfigDict, params: Any) -> Any:
+    """The group of each parameter, by the module at the beginning of its path."""
+    groups = {"base": "base", "text": "text", "text_head": "text", "logit_scale": "scale"}
+
+    def group(path: tuple, _: Any, still: bool) -> str:
+        return FROZEN if still else groups.get(path[0].key, "other")
+
+    return jax.tree_util.tree_map_with_path(group, params, not_trained(config, params))
 
 
 def update(tx: optax.GradientTransformation, grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:
     """One step: the new parameters and the new optimiser state."""
-    with jax.numpy_dtype_promotion("standard"):  # optax itself mixes integers and floats
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam raises a float to the power of its integer count
         updates, opt_state = tx.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), opt_state
 
@@ -101,13 +117,6 @@ def not_trained(config: ConfigDict, params: Any) -> Any:
     if pattern and not of_the_absent and (all(mask) or not any(mask)):
         raise ConfigError(
             f"config.optim.frozen={pattern!r} matches {'every' if all(mask) else 'no'} parameter; "
-            f"their paths are as {names[0]} and {names[len(names) // 2]}"
+            f"their paths look like {names[0]} and {names[len(names) // 2]}"
         )
     return jax.tree.unflatten(jax.tree.structure(params), mask)
-
-
-def belongs_to(*modules: str) -> Callable[[Any], Any]:
-    """Which parameters belong to some of the model's modules, as a mask of all."""
-    return lambda params: {
-        name: jax.tree.map(lambda _, mine=name in modules: mine, tree) for name, tree in params.items()
-    }

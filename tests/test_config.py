@@ -28,6 +28,7 @@ def test_defaults_are_valid_and_locked():
         ("data.crop", 1.2, r"config\.data\.crop is 1\.2; it must be between 0 and 1"),
         ("data.flip", 1.5, r"config\.data\.flip is 1\.5; it must be between 0 and 1"),
         ("optim.clip", 0.0, r"config\.optim\.clip is 0\.0; it must be above 0"),
+        ("optim.frozen", "(", r"config\.optim\.frozen is '\('; it must be a regular expression"),
         ("optim.warmup_epochs", 31.0, r"config\.optim\.warmup_epochs is 31\.0; .*at most train\.epochs \(30\.0\)"),
         ("mesh.fsdp", 3, r"config\.mesh\.fsdp is 3; it must be a divisor of the 8 devices"),
         ("memory.index", "milvus", r"config\.memory\.milvus_uri is ''; .*as http://localhost:19530"),

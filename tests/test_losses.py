@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rac_jax import config as configs
 from rac_jax import losses
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "losses.npz")
@@ -84,3 +85,12 @@ def test_unknown_names_are_refused():
         losses.terms("focal", COUNTS, tau=1.0, reweight="none")
     with pytest.raises(ValueError, match="inverse_sqrt"):
         losses.class_weights(COUNTS, "cubic")
+
+
+def test_balce_has_its_own_weights_and_refuses_others():
+    config = configs.default()
+    config.loss.name, config.loss.reweight = "balce", "inverse_sqrt"
+    with pytest.raises(configs.ConfigError, match=r"config\.loss\.reweight is 'inverse_sqrt'; it must be none with"):
+        configs.validate(config, devices=8)
+    with pytest.raises(ValueError, match=r"loss\.reweight is 'inverse_sqrt'"):
+        losses.terms("balce", np.array([3, 1]), tau=1.0, reweight="inverse_sqrt")

@@ -23,12 +23,13 @@ def test_schedule_of_the_places_recipe_step_by_step():
     np.testing.assert_allclose(found, GOLDEN["per_update"]["lr"], rtol=1e-4)
 
 
-def test_a_warm_up_that_is_slow_at_first():
+def test_the_rate_at_the_ends_and_in_the_middle():
     config = configs.default()
-    config.optim.update(dict(learning_rate=0.8, min_learning_rate=0.0, warmup_epochs=2.0, warmup_power=3.0))
+    config.optim.update(dict(learning_rate=0.8, min_learning_rate=0.2, warmup_epochs=2.0))
     config.train.batch_size, config.train.epochs = 20, 6.0
-    rate = optimizer.schedule(config, 100)  # 5 steps an epoch
-    np.testing.assert_allclose([float(rate(step)) for step in (0, 5, 10, 20, 30)], [0, 0.1, 0.8, 0.4, 0], atol=1e-7)
+    rate = optimizer.learning_rate(config, 100)  # 5 steps an epoch
+    expected = [0.2, 0.5, 0.8, 0.5, 0.2, 0.2]
+    np.testing.assert_allclose([rate(step) for step in (0, 5, 10, 20, 30, 40)], expected, atol=1e-6)
 
 
 def params():
@@ -71,7 +72,7 @@ def test_one_step_of_adamw_decay_clipping_and_the_rates_of_b_and_t():
     assert new["text_head"]["bias"][0] == pytest.approx(1 - 0.3, rel=1e-4)
 
 
-def test_many_steps_are_those_of_optax_with_fewer_arrays():
+def test_many_steps_are_those_of_optax_and_the_state_has_the_names_of_the_parameters():
     config = configs.default()
     config.optim.update(dict(learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0, clip=1e9))
     tx, rate = optimizer.from_config(config, 200), optimizer.schedule(config, 200)
@@ -84,8 +85,25 @@ def test_many_steps_are_those_of_optax_with_fewer_arrays():
         ours, our_state = optimizer.update(tx, grads, our_state, ours)
         theirs, their_state = optimizer.update(plain, grads, their_state, theirs)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
-    vectors = [leaf for leaf in jax.tree.leaves(params()) if leaf.ndim == 1]
-    assert len(jax.tree.leaves(our_state)) == len(jax.tree.leaves(their_state)) - 2 * (len(vectors) - 1) + 1  # a count
+    for moment in ("mu", "nu"):
+        found = {name: array for name, array in moments(our_state).items() if moment in name}
+        assert sorted(name.split(f".{moment}.")[1] for name in found) == sorted(moments(params()))
+
+
+def moments(state):
+    """The arrays of a state that are no counts, by dotted path."""
+    leaves = jax.tree.leaves_with_path(state)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves if leaf.ndim}
+
+
+def test_a_learned_scale_moves_ten_times_faster_than_a_weight():
+    config = configs.default()
+    config.optim.update(dict(learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0))
+    start = params() | {"logit_scale": jnp.float32(1.0)}
+    tx = optimizer.from_config(config, 200)
+    new, _ = optimizer.update(tx, start, tx.init(start), start)
+    assert float(new["logit_scale"]) == pytest.approx(1 - 10 * 0.1, abs=1e-5)
+    assert float(new["base_head"]["bias"][0]) == pytest.approx(1 - 0.1, rel=1e-4)
 
 
 def test_what_is_frozen_stays_as_it_is_without_decay_and_the_rest_moves():
@@ -96,7 +114,12 @@ def test_what_is_frozen_stays_as_it_is_without_decay_and_the_rest_moves():
     assert mask["base"] == {"class_token": True, "position_embedding": False, "block": {"kernel": True, "bias": False}}
     assert not any(jax.tree.leaves((mask["text"], mask["text_head"])))
     tx, start = optimizer.from_config(config, 200), params()
-    new, _ = optimizer.update(tx, start, tx.init(start), start)
+    state = tx.init(start)
+    assert sorted(name.rpartition(".mu.")[2] for name in moments(state) if ".mu.base." in name) == [
+        "base.block.bias",
+        "base.position_embedding",
+    ]  # what is frozen has no moments
+    new, _ = optimizer.update(tx, start, state, start)
     assert (new["base"]["block"]["kernel"] == 1).all() and (new["base"]["class_token"] == 1).all()
     assert (new["base"]["block"]["bias"] < 1).all() and (new["text"]["kernel"] < 1).all()
 

@@ -23,7 +23,7 @@ def config(variant: str = "", devices: int = 8) -> ConfigDict:
     c.data.flip = 0.5
     c.train.batch_size = 16
     c.train.log_every = 1
-    c.optim.warmup_epochs, c.optim.warmup_power = 1, 1.0  # a B without kinks needs no slower start
+    c.optim.warmup_epochs = 1
     c.eval.show = 1
     c.mesh.data = devices
     return c

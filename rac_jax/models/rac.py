@@ -13,7 +13,6 @@ from rac_jax.models.preprocessing import Preprocessing
 Logits = dict[str, jax.Array]  # by branch: rac (when both are there), base, retrieval; [B, L] float32
 
 COSINE_SCALE = 30.0  # of a cosine head's logits
-SCALE_RATE = 10.0  # a learned scale moves so much faster than a weight: by a factor of e in 100 steps at a rate of 1e-3
 
 
 class ImageEncoder(Protocol):
@@ -61,7 +60,7 @@ class RAC(nnx.Module):
         if text is not None:
             self.text_head = head(text.feature_width, num_classes, rngs=rngs)
         if scale == "learned" and base is not None and text is not None:
-            self.logit_scale = nnx.Param(jnp.log(jnp.float32(self.fixed_scale)) / SCALE_RATE)
+            self.logit_scale = nnx.Param(jnp.log(jnp.float32(self.fixed_scale)))
 
     @property
     def output(self) -> str:
@@ -100,7 +99,7 @@ class RAC(nnx.Module):
     def scale(self) -> jax.Array:
         """What the sum of the two unit vectors is multiplied by."""
         if hasattr(self, "logit_scale"):
-            return jnp.exp(SCALE_RATE * self.logit_scale[...])
+            return jnp.exp(self.logit_scale[...])
         return jnp.float32(self.fixed_scale)
 
 
