@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,9 @@ from rac_jax.models import preprocessing
 from rac_jax.models.bag_of_words import Glove, RandomWords
 from rac_jax.models.bert import Bert
 from rac_jax.models.clip_text import ClipText
+from rac_jax.models.convolution import BATCH_NORMS
 from rac_jax.models.efficientnet_lite import EfficientNetLite
+from rac_jax.models.layers import ACTIVATIONS
 from rac_jax.models.preprocessing import Preprocessing
 from rac_jax.models.resnet import ResNet
 from rac_jax.models.vit import ViT
@@ -76,7 +79,6 @@ NAMES = tuple(_VARIANTS)
 def create(
     name: str,
     *,
-    num_classes: int = 0,
     image_size: int = 224,
     rngs: nnx.Rngs | None = None,
     dtype: Any = jnp.float32,
@@ -86,7 +88,6 @@ def create(
 
     Args:
       name: one of `NAMES`.
-      num_classes: 0 for features [B, feature_width]; otherwise a linear head makes logits [B, num_classes].
       image_size: side of the square images; text models have none.
       rngs: where initial parameters are drawn from; nnx.Rngs(0) when None.
       dtype: what products are computed in; parameters, norm statistics and outputs are float32.
@@ -99,24 +100,47 @@ def create(
     if variant.preprocessing is not None:
         expects = dataclasses.replace(variant.preprocessing, image_size=image_size)
         arguments.setdefault("preprocessing", expects)
-    return variant.module(num_classes=num_classes, dtype=dtype, rngs=nnx.Rngs(0) if rngs is None else rngs, **arguments)
+    return variant.module(dtype=dtype, rngs=nnx.Rngs(0) if rngs is None else rngs, **arguments)
 
 
 def from_config(config: ConfigDict, role: str, rngs: nnx.Rngs, **arguments: Any) -> Any:
     """The model of a role (base, encoder or text) with fresh parameters, as config.model describes it."""
+    _check(config, role)
     described = config.model[role]
-    options, field = configs.options(described), f"config.model.{role}"
-    if described.name not in _VARIANTS:
-        raise configs.ConfigError(f"{field}.name is {described.name!r}; known: {', '.join(NAMES)}")
-    known = inspect.signature(_VARIANTS[described.name].module.__init__).parameters
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        possible = [name for name in described if name in known]
-        raise configs.ConfigError(
-            f"{field}.{unknown[0]} is {options[unknown[0]]!r}, but {described.name} has no such option; "
-            f"it has {', '.join(possible) or 'none'}"
-        )
+    options = configs.options(described)
     try:
         return create(described.name, dtype=jnp.dtype(config.model.dtype), rngs=rngs, **arguments, **options)
     except (TypeError, ValueError) as error:
-        raise configs.ConfigError(f"{field}={described.name!r} with {options}: {error}") from error
+        raise configs.ConfigError(f"config.model.{role}={described.name!r} with {options}: {error}") from error
+
+
+def _check(config: ConfigDict, role: str) -> None:
+    """Raise ConfigError for the first option of a model that cannot work."""
+    described, field = config.model[role], f"config.model.{role}"
+    images = role != "text"
+    fitting = [name for name, variant in _VARIANTS.items() if (variant.preprocessing is not None) == images]
+    if described.name not in fitting:
+        kind = "image models" if images else "text models"
+        raise configs.ConfigError(f"{field}.name is {described.name!r}; the {kind} are {', '.join(fitting)}")
+    variant, options = _VARIANTS[described.name], configs.options(described)
+    known = inspect.signature(variant.module.__init__).parameters
+    used = {name: parameter.default for name, parameter in known.items()} | variant.arguments | options
+
+    def require(holds: bool, name: str, wanted: str) -> None:
+        if not holds:
+            raise configs.ConfigError(f"{field}.{name} is {used[name]!r}; {wanted}")
+
+    possible = ", ".join(name for name in described if name in known) or "none"
+    for name, value in options.items():
+        require(name in known, name, f"{described.name} has no such option, but {possible}")
+        if isinstance(value, int | float):
+            require(0 < value < math.inf, name, f"it must be positive, or 0 for the value of {described.name}")
+    if "heads" in known:
+        require(used["width"] % used["heads"] == 0, "heads", f"it must divide the width, {used['width']}")
+    if "patch" in known:
+        size = config.data.image_size
+        require(size % used["patch"] == 0, "patch", f"it must divide config.data.image_size, {size}")
+    if "activation" in known:
+        require(used["activation"] in ACTIVATIONS, "activation", f"it must be one of {', '.join(ACTIVATIONS)}")
+    if "batch_norm" in known:
+        require(used["batch_norm"] in BATCH_NORMS, "batch_norm", f"it must be one of {', '.join(BATCH_NORMS)}")

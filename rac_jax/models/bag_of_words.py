@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rac_jax.models import layers
 from rac_jax.models.bert import PAD, mean_of_present
 
 
@@ -23,7 +22,6 @@ class Glove(nnx.Module):
         vocab_size: int = 400_001,
         width: int = 300,
         context_length: int = 0,
-        num_classes: int = 0,
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
@@ -31,12 +29,10 @@ class Glove(nnx.Module):
         del context_length, dtype
         self.vectors = Fixed(jnp.zeros((vocab_size, width), jnp.float32))
         self.feature_width = width
-        self.head = layers.classifier(width, num_classes, rngs=rngs)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Word ids int32 [B, T] to the mean of their vectors [B, width] or logits, float32."""
-        features = mean_of_present(self.vectors[...][tokens], tokens != PAD)
-        return features if self.head is None else self.head(features)
+        """Word ids int32 [B, T] to the mean of their vectors [B, width], float32."""
+        return mean_of_present(self.vectors[...][tokens], tokens != PAD)
 
 
 class RandomWords(nnx.Module):
@@ -49,20 +45,17 @@ class RandomWords(nnx.Module):
         width: int = 300,
         seed: int = 0,
         context_length: int = 0,
-        num_classes: int = 0,
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
-        """No parameters but a head's. vocab_size, context_length and dtype change nothing: any id has a vector."""
+        """No parameters. vocab_size, context_length and dtype change nothing: any id has a vector."""
         del vocab_size, context_length, dtype
         self.seed = seed
         self.feature_width = width
-        self.head = layers.classifier(width, num_classes, rngs=rngs)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Word ids int32 [B, T] to the mean of their vectors [B, width] or logits, float32."""
-        features = mean_of_present(self.vectors(tokens), tokens != PAD)
-        return features if self.head is None else self.head(features)
+        """Word ids int32 [B, T] to the mean of their vectors [B, width], float32."""
+        return mean_of_present(self.vectors(tokens), tokens != PAD)
 
     def vectors(self, tokens: jax.Array) -> jax.Array:
         """[B, T] to [B, T, width]: drawn from the id, so a word needs no table to be found in."""

@@ -40,7 +40,6 @@ class Bert(nnx.Module):
         heads: int = 12,
         mlp_width: int = 0,
         epsilon: float = 1e-12,
-        num_classes: int = 0,
         remat: bool = False,
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
@@ -56,16 +55,14 @@ class Bert(nnx.Module):
             for _ in range(depth)
         )
         self.feature_width = width
-        self.head = layers.classifier(width, num_classes, rngs=rngs)
         self.context_length = context_length
         self.remat = remat
         self.dtype = dtype
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Token ids int32 [B, T], T up to context_length, to features [B, width] or logits, float32."""
+        """Token ids int32 [B, T], T up to context_length, to features [B, width], float32."""
         x = self.encode(tokens).astype(jnp.float32)
-        features = mean_of_present(x, tokens != PAD)
-        return features if self.head is None else self.head(features)
+        return mean_of_present(x, tokens != PAD)
 
     def encode(self, tokens: jax.Array) -> jax.Array:
         """[B, T] to the last block's output [B, T, width]."""

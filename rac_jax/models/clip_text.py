@@ -27,7 +27,6 @@ class ClipText(nnx.Module):
         projection: int = 512,
         activation: str = "quick_gelu",
         epsilon: float = 1e-5,
-        num_classes: int = 0,
         remat: bool = False,
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
@@ -45,19 +44,17 @@ class ClipText(nnx.Module):
         self.projection = (
             layers.Dense(width, projection, bias=False, init=init, dtype=dtype, rngs=rngs) if projection else None
         )
-        self.head = layers.classifier(self.feature_width, num_classes, rngs=rngs)
         self.context_length = context_length
         self.remat = remat
         self.dtype = dtype
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Token ids int32 [B, T], T up to context_length, to features [B, feature_width] or logits, float32."""
+        """Token ids int32 [B, T], T up to context_length, to features [B, feature_width], float32."""
         # The end token has the highest id. Zeros fill the rest, so the first one found is the end itself.
         x = self.encode(tokens, end=jnp.argmax(tokens, axis=-1))
         pooled = self.final_norm(x[:, 0])
         features = pooled if self.projection is None else self.projection(pooled)
-        features = features.astype(jnp.float32)
-        return features if self.head is None else self.head(features)
+        return features.astype(jnp.float32)
 
     def encode(self, tokens: jax.Array, *, end: jax.Array | None = None) -> jax.Array:
         """[B, T] to the last block's output before the final norm: [B, T, width], or [B, 1, width] at `end` [B]."""

@@ -14,6 +14,7 @@ from flax import nnx
 from rac_jax.models import initialisers, layers
 
 BatchNormMode = Literal["frozen", "update"]
+BATCH_NORMS = ("frozen", "update")
 Padding = Literal["same", "symmetric"]
 Model = TypeVar("Model")
 _MOMENTUM = 0.9  # of the running statistics; PyTorch calls it 0.1
@@ -23,7 +24,7 @@ class BatchNorm(nnx.Module):
     """Per-channel scale and shift over running statistics, or over the batch's own while training with "update"."""
 
     def __init__(self, width: int, *, epsilon: float, mode: BatchNormMode):
-        if mode not in ("frozen", "update"):
+        if mode not in BATCH_NORMS:
             raise ValueError(f"batch_norm={mode!r} is neither 'frozen' nor 'update'")
         self.scale = nnx.Param(jnp.ones((width,), jnp.float32))
         self.bias = nnx.Param(jnp.zeros((width,), jnp.float32))

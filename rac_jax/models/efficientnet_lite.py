@@ -86,7 +86,6 @@ class EfficientNetLite(nnx.Module):
         *,
         stages: tuple[Stage, ...] = STAGES,
         feature_width: int = 1280,
-        num_classes: int = 0,
         drop_path: float = 0.0,
         batch_norm: BatchNormMode = "frozen",
         remat: bool = False,
@@ -104,17 +103,15 @@ class EfficientNetLite(nnx.Module):
                 self.blocks.append(Block(width, stage, stage.stride if i == 0 else 1, drop, **options))
                 width = stage.width
         self.top = ConvNorm(width, feature_width, 1, **options)
-        self.head = layers.classifier(feature_width, num_classes, rngs=rngs)
         self.feature_width = feature_width
         self.preprocessing = preprocessing
         self.remat = remat
 
     def __call__(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
-        """Normalised images [B, H, W, 3] to features [B, feature_width] or logits, float32."""
+        """Normalised images [B, H, W, 3] to features [B, feature_width], float32."""
         x = relu6(self.stem(images, train=train))
         for i, block in enumerate(self.blocks):
             own = layers.fold_in(keys if train else None, i)
             x = layers.run_block(block, x, remat=self.remat, train=train, keys=own)
         x = relu6(self.top(x, train=train)).astype(jnp.float32)
-        features = jnp.mean(x, axis=(1, 2))
-        return features if self.head is None else self.head(features)
+        return jnp.mean(x, axis=(1, 2))

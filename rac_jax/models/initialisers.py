@@ -16,5 +16,5 @@ _depthwise = variance_scaling(2.0, "fan_out", "truncated_normal", in_axis=(), ou
 
 
 def fan_out(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """He: variance 2 / (k · k · out) for kernels [k, k, in, out], and 2 / (k · k) for depthwise ones [k, k, channels]."""
+    """He: variance 2 / (k · k · out) for kernels [k, k, in, out], 2 / (k · k) for depthwise ones [k, k, channels]."""
     return (_full if len(shape) == 4 else _depthwise)(key, shape)

@@ -40,11 +40,6 @@ class Dense(nnx.Module):
         return dense(x.astype(self.dtype), self.kernel[...][:, columns].astype(self.dtype), bias)
 
 
-def classifier(width: int, num_classes: int, *, rngs: nnx.Rngs) -> Dense | None:
-    """The linear head [width, num_classes], computed in float32; None when there are no classes."""
-    return Dense(width, num_classes, init=initialisers.xavier, rngs=rngs) if num_classes else None
-
-
 def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """[..., I] times [I, O], plus [O]."""
     rows = x.reshape(-1, x.shape[-1]) @ kernel
@@ -144,16 +139,14 @@ gelu_tanh = _activation(_tanh_gelu, _tanh_slope)
 quick_gelu = _activation(lambda x: x * jax.lax.logistic(1.702 * x), _quick_slope)
 
 
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
+
+
 def activation(name: str) -> Callable[[jax.Array], jax.Array]:
     """gelu (erf: timm, Hugging Face, BERT), gelu_tanh (vit_jax) or quick_gelu (OpenAI's CLIP)."""
-    match name:
-        case "gelu":
-            return gelu
-        case "gelu_tanh":
-            return gelu_tanh
-        case "quick_gelu":
-            return quick_gelu
-    raise ValueError(f"activation={name!r} is none of 'gelu', 'gelu_tanh', 'quick_gelu'")
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation={name!r} is none of {', '.join(map(repr, ACTIVATIONS))}")
+    return ACTIVATIONS[name]
 
 
 class Attention(nnx.Module):

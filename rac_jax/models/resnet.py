@@ -48,7 +48,6 @@ class ResNet(nnx.Module):
         widths: tuple[int, ...] = (64, 128, 256, 512),
         stem_widths: tuple[int, ...] = (64,),
         average_shortcut: bool = False,
-        num_classes: int = 0,
         drop_path: float = 0.0,
         batch_norm: BatchNormMode = "frozen",
         remat: bool = False,
@@ -63,7 +62,6 @@ class ResNet(nnx.Module):
           widths: of the 3 × 3 convolutions in each stage; a block's output is four times as wide.
           stem_widths: one for a 7 × 7 convolution; several for as many 3 × 3 ones (the "d" variant).
           average_shortcut: shortcuts average 2 × 2 pixels where others skip three of them (the "d" variant).
-          num_classes: of a linear head; 0 for none.
           drop_path: rate of stochastic depth in the last block; the first has none.
           batch_norm: "frozen" running statistics, or "update" with the batch's while training.
           remat: compute activations again in the backward pass instead of keeping them.
@@ -96,16 +94,14 @@ class ResNet(nnx.Module):
                 self.stages[-1].append(block)
                 width = stage_width * _EXPANSION
         self.feature_width = width
-        self.head = layers.classifier(width, num_classes, rngs=rngs)
         self.average_shortcut = average_shortcut
         self.preprocessing = preprocessing
         self.remat = remat
         self.dtype = dtype
 
     def __call__(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
-        """Normalised images [B, H, W, 3] to features [B, feature_width] or logits, float32."""
-        features = jnp.mean(self.feature_map(images, train=train, keys=keys).astype(jnp.float32), axis=(1, 2))
-        return features if self.head is None else self.head(features)
+        """Normalised images [B, H, W, 3] to features [B, feature_width], float32."""
+        return jnp.mean(self.feature_map(images, train=train, keys=keys).astype(jnp.float32), axis=(1, 2))
 
     def feature_map(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
         """[B, H, W, 3] to the last stage's output [B, H / 32, W / 32, feature_width]."""

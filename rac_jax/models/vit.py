@@ -27,9 +27,7 @@ class ViT(nnx.Module):
         patch_bias: bool = True,
         layer_scale: float | None = None,
         projection: int = 0,
-        pre_logits: int = 0,
         drop_path: float = 0.0,
-        num_classes: int = 0,
         remat: bool = False,
         preprocessing: preprocessing.Preprocessing = preprocessing.HALF,
         dtype: Any = jnp.float32,
@@ -49,9 +47,7 @@ class ViT(nnx.Module):
           patch_bias: whether the patch embedding has a bias; CLIP's has none.
           layer_scale: first value of a learned scale per channel after attention and MLP (DINOv2); None for no scale.
           projection: width of a last linear layer without bias (CLIP); 0 for none.
-          pre_logits: width of a last tanh layer, which some of vit_jax's files have; 0 for none.
           drop_path: rate of stochastic depth in the last block; the first has none.
-          num_classes: of a linear head; 0 for none.
           remat: compute activations again in the backward pass instead of keeping them.
           preprocessing: what the images went through; its image size fixes the number of positions.
           dtype: of the products.
@@ -78,24 +74,19 @@ class ViT(nnx.Module):
         )
         self.final_norm = layers.LayerNorm(width, epsilon=epsilon)
         self.projection = layers.Dense(width, projection, bias=False, dtype=dtype, rngs=rngs) if projection else None
-        self.pre_logits = layers.Dense(width, pre_logits, dtype=dtype, rngs=rngs) if pre_logits else None
-        self.feature_width = projection or pre_logits or width
-        self.head = layers.classifier(self.feature_width, num_classes, rngs=rngs)
+        self.feature_width = projection or width
         self.patch = patch
         self.preprocessing = preprocessing
         self.remat = remat
         self.dtype = dtype
 
     def __call__(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
-        """Normalised images [B, H, W, 3] to features [B, feature_width] or logits, float32."""
+        """Normalised images [B, H, W, 3] to features [B, feature_width], float32."""
         x = self.encode(images, keys=keys if train else None, pick=lambda tokens: tokens[:, :1])
         features = self.final_norm(x[:, 0])
         if self.projection is not None:
             features = self.projection(features)
-        if self.pre_logits is not None:
-            features = jnp.tanh(self.pre_logits(features))
-        features = features.astype(jnp.float32)
-        return features if self.head is None else self.head(features)
+        return features.astype(jnp.float32)
 
     def encode(self, images: jax.Array, *, keys: jax.Array | None = None, pick: Rows | None = None) -> jax.Array:
         """[B, H, W, 3] to the last block's output, class token first: [B, 1 + patches, width], or the rows picked."""

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import importlib.util
 import itertools
+import json
 import os
 import re
 import zlib
@@ -95,21 +96,37 @@ def _byte_letters() -> list[str]:
 
 
 def word_pieces(path: Path, length: int = BERT_LENGTH) -> Tokenizer:
-    """BERT's word pieces, from the vocab.txt in a Hugging Face folder."""
+    """BERT's word pieces, from the vocab.txt or else the tokenizer.json in a Hugging Face folder."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import BertTokenizer
 
-    file = (path if path.is_dir() else path.parent) / "vocab.txt"
-    if not file.is_file():
-        raise FileNotFoundError(f"BERT's vocabulary is not beside its weights: there is no {file}")
-    vocabulary = {piece: i for i, piece in enumerate(file.read_text(encoding="utf-8").splitlines())}
-    tokenizer = BertTokenizer(vocab=vocabulary)
+    vocabulary, lower_case = _word_pieces(path if path.is_dir() else path.parent)
+    tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=lower_case)
 
     def encode(texts: list[str]) -> list[list[int]]:
         return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
 
+    missing = [piece for piece in ("[CLS]", "[SEP]", "[PAD]") if piece not in vocabulary]
+    if missing:
+        raise ValueError(f"the vocabulary beside {path} has no {missing[0]}, which BERT needs")
     start, end, pad = (vocabulary[piece] for piece in ("[CLS]", "[SEP]", "[PAD]"))
     return Tokenizer(encode, len(vocabulary), length, start, end, tuple(encode([","])[0]), pad)
+
+
+def _word_pieces(folder: Path) -> tuple[dict[str, int], bool]:
+    """BERT's vocabulary, and whether texts are made lower case."""
+    plain, described = folder / "vocab.txt", folder / "tokenizer.json"
+    if plain.is_file():
+        return {piece: i for i, piece in enumerate(plain.read_text(encoding="utf-8").splitlines())}, True
+    if not described.is_file():
+        raise FileNotFoundError(f"BERT's vocabulary is not beside its weights: there is no {plain} or {described.name}")
+    try:
+        found = json.loads(described.read_text(encoding="utf-8"))
+        vocabulary = {str(piece): int(number) for piece, number in found["model"]["vocab"].items()}
+        lower_case = bool((found.get("normalizer") or {}).get("lowercase", True))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{described} does not describe word pieces: {error!r}") from error
+    return vocabulary, lower_case
 
 
 def known_words(vocabulary: list[str], length: int = WORDS_LENGTH) -> Tokenizer:

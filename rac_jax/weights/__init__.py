@@ -1,8 +1,6 @@
 """Weights of other projects, read without torch, in our models."""
 
 import pathlib
-from collections.abc import Sequence
-from typing import Any, TypeVar
 
 import numpy as np
 from flax import nnx
@@ -28,29 +26,20 @@ from rac_jax.weights import (
 from rac_jax.weights.catalogue import resolve
 from rac_jax.weights.tensor_files import digest
 
-__all__ = ["digest", "from_config", "load", "read", "resolve"]
-
-Model = TypeVar("Model", bound=nnx.Module)
+__all__ = ["digest", "from_config", "read", "resolve"]
 
 
-def read(
-    model: nnx.Module,
-    path_or_name: str | pathlib.Path,
-    *,
-    weights_dir: str = "",
-    expect_missing: Sequence[str] = (),
-) -> dict[str, np.ndarray]:
+def read(model: nnx.Module, path_or_name: str | pathlib.Path, *, weights_dir: str = "") -> dict[str, np.ndarray]:
     """A published file's arrays by the dotted paths of `model`, on the host.
 
     Args:
       model: made by `models.create`, of the file's sizes (the image size may differ); shapes alone will do.
       path_or_name: a file, a Hugging Face folder, or a name of the catalogue such as "vit_b16:augreg_in21k".
       weights_dir: where files of the catalogue lie; when empty, the environment variable RAC_JAX_WEIGHTS.
-      expect_missing: first parts of parameter paths that keep their initial values, such as ("head",).
     """
     path = resolve(str(path_or_name), weights_dir)
     arrays = _convert(path, model)
-    merging.fit(model, arrays, source=str(path), expect_missing=expect_missing)
+    merging.check(model, arrays, source=str(path))
     return arrays
 
 
@@ -60,18 +49,19 @@ def from_config(config: ConfigDict, role: str, model: nnx.Module) -> dict[str, n
     return read(model, source, weights_dir=config.weights_dir) if source else {}
 
 
-def load(model: Model, path_or_name: str | pathlib.Path, **options: Any) -> Model:
-    """Fills `model` in place from a published file and returns it; the options are those of `read`."""
-    merging.fill(model, read(model, path_or_name, **options))
-    return model
-
-
 def _convert(path: pathlib.Path, model: nnx.Module) -> dict[str, np.ndarray]:
     """The file's arrays under the model's paths and in its layouts."""
     if isinstance(model, Glove):
         return {"vectors": glove.vectors(path)}
     tensors = tensor_files.read(path)
     hf_config.check(model, tensor_files.config(path), path)
+    try:
+        return _renamed(tensors, model)
+    except (ValueError, IndexError) as error:  # a layout that an array of another rank cannot have
+        raise ValueError(f"{path} does not fit {type(model).__name__}: {error}") from error
+
+
+def _renamed(tensors: tensor_files.Tensors, model: nnx.Module) -> dict[str, np.ndarray]:
     match model:
         case Bert():
             return bert_names.convert(tensors)

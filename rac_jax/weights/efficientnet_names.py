@@ -5,11 +5,12 @@ import re
 import numpy as np
 
 from rac_jax.weights import renaming
+from rac_jax.weights.renaming import Rule
 from rac_jax.weights.tensor_files import Tensors
 
 
 def convert(tensors: Tensors) -> dict[str, np.ndarray]:
-    """File names to our paths, in our layouts."""
+    """File names to our paths, in our layouts; the classifier is left out."""
     if "_conv_stem.weight" in tensors:
         return renaming.rename(tensors, _ORIGINAL)
     return _from_timm(tensors)
@@ -23,7 +24,7 @@ _ORIGINAL = (
     ),
     *renaming.conv_norm_rules(r"_blocks\.(\d+)\._project_conv", r"_blocks\.(\d+)\._bn2", r"blocks.\1.project"),
     *renaming.conv_norm_rules("_conv_head", "_bn1", "top"),
-    *renaming.dense_rules("_fc", "head"),
+    Rule(r"_fc\.(weight|bias)", None),
 )
 
 
@@ -34,8 +35,8 @@ def _from_timm(tensors: Tensors) -> dict[str, np.ndarray]:
     rules = [
         *renaming.conv_norm_rules("conv_stem", "bn1", "stem"),
         *renaming.conv_norm_rules("conv_head", "bn2", "top"),
+        Rule(r"classifier\.(weight|bias)", None),
     ]
-    rules += renaming.dense_rules("classifier", "head")
     for (stage, block), i in order.items():
         old, new = rf"blocks\.{stage}\.{block}\.", f"blocks.{i}."
         if f"blocks.{stage}.{block}.conv_pwl.weight" in tensors:

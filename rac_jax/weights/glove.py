@@ -23,9 +23,18 @@ def words(path: pathlib.Path) -> list[str]:
 def vectors(path: pathlib.Path) -> np.ndarray:
     """[1 + words, width] float32; row 0 is the padding's, zeros."""
     if path.is_dir():
-        table = np.load(_one(path, "*_emb.npy"), mmap_mode="r", allow_pickle=False)
+        file = _one(path, "*_emb.npy")
+        try:
+            table = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise ValueError(f"{file} is truncated or damaged: {error}") from error
+        if table.ndim != 2:
+            raise ValueError(f"{file} has shape {table.shape}; word vectors are a table [words, width]")
         return np.concatenate([np.zeros((1, table.shape[1]), np.float32), table])
-    chunks = list(_text_chunks(path))
+    try:
+        chunks = list(_text_chunks(path))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no GloVe file: it is not UTF-8 text ({error})") from error
     return np.concatenate([np.zeros((1, chunks[0].shape[1]), np.float32), *chunks])
 
 

@@ -11,8 +11,8 @@ from rac_jax.weights.tensor_files import Tensors
 
 
 def convert(tensors: Tensors, model: ResNet) -> dict[str, np.ndarray]:
-    """File names to our paths, in our layouts."""
-    rules = (*_stem(len(model.stem)), *_blocks(model.average_shortcut), *renaming.dense_rules("fc", "head"))
+    """File names to our paths, in our layouts; the classifier is left out."""
+    rules = (*_stem(len(model.stem)), *_blocks(model.average_shortcut), Rule(r"fc\.(weight|bias)", None))
     return renaming.rename(_stages_from_0(tensors), rules)
 
 

@@ -4,11 +4,14 @@ import hashlib
 import json
 import math
 import pathlib
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
+from numpy.lib import format as npy
 
 from rac_jax.weights import torch_pickle
 
@@ -26,15 +29,30 @@ _SAFETENSORS_DTYPES = {
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
 }
+_LARGEST_RATIO, _SMALL = 50, 2**26  # an archive that unpacks to more bytes than 50 times its own and 64 MB is refused
+_DAMAGE = (  # what readers of damaged files raise
+    ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError, EOFError, OSError,
+    struct.error, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
 _FOLDER_FILES = ("model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model.bin")
 
 
 def read(path: str | pathlib.Path) -> dict[str, np.ndarray]:
     """Reads .npz, .safetensors, torch's .pt/.pth/.bin (zip or legacy), or a Hugging Face folder.
 
-    Arrays may be memory maps: they cost nothing until they are used.
+    Arrays may be memory maps: they cost nothing until they are used. A file that cannot be read is a ValueError that
+    names it, whatever is wrong with it; sizes that a file claims are checked before anything is allocated.
     """
     path = tensors_file(path)
+    try:
+        return _read(path)
+    except _DAMAGE as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"{path} is truncated or damaged: {error}") from error
+
+
+def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
     with path.open("rb") as stream:
         head = stream.read(64)
     if head.startswith(b"PK\x03\x04"):
@@ -63,7 +81,18 @@ def config(path: str | pathlib.Path) -> dict:
     """The config.json beside the tensors of a Hugging Face folder, or {} when there is none."""
     path = pathlib.Path(path)
     beside = (path if path.is_dir() else path.parent) / "config.json"
-    return json.loads(beside.read_text()) if beside.is_file() else {}
+    return _json(beside.read_bytes(), str(beside)) if beside.is_file() else {}
+
+
+def _json(text: bytes, source: str) -> dict:
+    """A JSON object; `source` begins the error's sentence."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{source} is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{source} is damaged: it is no JSON object")
+    return found
 
 
 def digest(path: str | pathlib.Path) -> str:
@@ -84,19 +113,34 @@ def _unknown(path: pathlib.Path, head: bytes) -> str:
 
 
 def _read_zip(path: pathlib.Path) -> dict[str, np.ndarray]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-        if any(name == "data.pkl" or name.endswith("/data.pkl") for name in names):
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        unpacked, size = sum(entry.file_size for entry in entries), path.stat().st_size
+        if unpacked > _LARGEST_RATIO * size + _SMALL:
+            raise ValueError(f"{path} has {size:,} bytes and would unpack to {unpacked:,}: these are not weights")
+        if any(entry.filename == "data.pkl" or entry.filename.endswith("/data.pkl") for entry in entries):
             return torch_pickle.read_zip(path)
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"{path} is truncated or damaged: {error}") from error
-    except ValueError as error:
-        if isinstance(error, torch_pickle.RefusedFile):
-            raise
-        raise ValueError(f"{path} holds something else than arrays: {error}") from error
+        return {entry.filename.removesuffix(".npy"): _npz_array(archive, entry, path) for entry in entries}
+
+
+def _npz_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: pathlib.Path) -> np.ndarray:
+    """One array of an .npz; its shape must be that of the bytes it has."""
+    with archive.open(entry) as stream:
+        try:
+            major, _ = npy.read_magic(stream)
+            read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
+            shape, column_order, dtype = read_header(stream)
+        except ValueError as error:
+            raise ValueError(f"{path} holds something else than arrays: {entry.filename}: {error}") from error
+        if dtype.hasobject:
+            raise ValueError(f"{path} holds something else than arrays: {entry.filename} has Python objects")
+        wanted, given = math.prod(shape) * dtype.itemsize, entry.file_size - stream.tell()
+        if min(shape, default=0) < 0 or wanted != given:
+            raise ValueError(
+                f"{path}: array {entry.filename} of shape {shape} needs {wanted:,} bytes and has {given:,}"
+            )
+        array = np.frombuffer(stream.read(), dtype)
+    return array.reshape(shape, order="F" if column_order else "C")
 
 
 def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -105,10 +149,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
         length = int.from_bytes(stream.read(8), "little")
         if length > size - 8:
             raise ValueError(f"{path} is truncated: its header alone needs {length} of its {size} bytes")
-        try:
-            header = json.loads(stream.read(length))
-        except ValueError as error:
-            raise ValueError(f"{path} looks like safetensors, but its header is damaged: {error}") from error
+        header = _json(stream.read(length), f"{path} looks like safetensors, but its header")
     header.pop("__metadata__", None)
     return {name: _safetensor(path, name, entry, 8 + length, size) for name, entry in header.items()}
 
@@ -117,6 +158,8 @@ def _safetensor(path: pathlib.Path, name: str, entry: dict, base: int, size: int
     try:
         dtype, shape = _SAFETENSORS_DTYPES[entry["dtype"]], tuple(entry["shape"])
         start, stop = entry["data_offsets"]
+        if not all(type(number) is int for number in (start, stop, *shape)):
+            raise TypeError
         fits = stop - start == math.prod(shape) * dtype.itemsize and start >= 0 and min(shape, default=0) >= 0
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: tensor {name} is described as {entry}, which is not understood") from error

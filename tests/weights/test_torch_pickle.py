@@ -153,3 +153,35 @@ def test_a_pickle_that_is_not_torchs(tmp_path):
     (tmp_path / "other.pkl").write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(torch_pickle.RefusedFile, match="but not one of torch's"):
         tensor_files.read(tmp_path / "other.pkl")
+
+
+@pytest.mark.parametrize("write", [legacy_file, zip_file])
+def test_dictionaries_that_share_others_are_refused_instead_of_walked_for_ever(tmp_path, write):
+    content = {}
+    for _ in range(60):
+        content = {"a": content, "b": content}
+    write(tmp_path / "shared.pt", content)
+    with pytest.raises(torch_pickle.RefusedFile, match=r"shared\.pt nests its dictionaries too deeply, or"):
+        tensor_files.read(tmp_path / "shared.pt")
+
+
+def test_a_pickle_that_numbers_its_objects_absurdly_allocates_nothing(tmp_path):
+    zip_file(tmp_path / "memo.pt", b"\x80\x02}r\xff\xff\xff\x7f.")  # LONG_BINPUT 2**31 - 1
+    with pytest.raises(torch_pickle.RefusedFile, match=r"memo\.pt is refused: it stores an object under the number"):
+        tensor_files.read(tmp_path / "memo.pt")
+
+
+def test_a_reference_to_shared_tuples_is_not_printed(tmp_path):
+    deep = ()
+    for _ in range(60):
+        deep = (deep, deep)
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, thing):
+            return deep if thing == "here" else None
+
+    buffer = io.BytesIO()
+    Pickler(buffer, 2).dump({"w": "here"})
+    zip_file(tmp_path / "reference.pt", buffer.getvalue())
+    with pytest.raises(torch_pickle.RefusedFile, match="refers to something that is not a storage"):
+        tensor_files.read(tmp_path / "reference.pt")
