@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# One machine, all its GPUs (or, without any, its CPU) in one process:
+# One machine: all its GPUs (or its CPU, if it has none) in one process.
 #   launch/local.sh [--dry-run] --config=configs/places.py --workdir=…
 # Needs: the requirements; for GPUs also pip install "jax[cuda12]" of the version in requirements.txt.
-# Started again after SIGTERM, Ctrl-C, a crash or kill -9, it goes on from the last checkpoint.
+# Run it again after SIGTERM, Ctrl-C, a crash or kill -9: it continues from the last checkpoint.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,8 +16,8 @@ set_default() { # NAME VALUE, unless the user has set it
 
 if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then
   set_default JAX_PLATFORMS cuda,cpu # the lookup's callback needs the CPU backend too
-  set_default XLA_PYTHON_CLIENT_MEM_FRACTION 0.92 # of each GPU, taken at the start, so that it is not in pieces later
-  set_default XLA_FLAGS --xla_gpu_enable_latency_hiding_scheduler=true # gradients travel while others are computed
+  set_default XLA_PYTHON_CLIENT_MEM_FRACTION 0.92 # of each GPU, allocated at the start to avoid fragmentation
+  set_default XLA_FLAGS --xla_gpu_enable_latency_hiding_scheduler=true # overlap communication with computation
 fi
 
 if [[ "${1:-}" == --dry-run ]]; then

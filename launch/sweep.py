@@ -1,13 +1,13 @@
-"""A grid of config overrides, one run for each point of it, here or as a Slurm array.
+"""Run a grid of config overrides, one run per point, on this machine or as a Slurm array.
 
     python3 launch/sweep.py --runs=runs/k --config=configs/demo.py config.seed=0,1,2 config.memory.k=10,30
     python3 launch/sweep.py --dry-run …            # prints the commands
-    python3 launch/sweep.py --slurm="--gpus=1 --time=4:00:00" …      # one job a point, at once
+    python3 launch/sweep.py --slurm="--gpus=1 --time=4:00:00" …      # one job per point, in parallel
 
-Each run has its own folder under --runs, named after its point, so a sweep that is started again goes on, and
-`tensorboard --logdir runs/k` compares them (HPARAMS). A value with a comma in it cannot be swept. Other flags of
-rac_jax.main are passed on. Needs nothing for runs here, which are one after another; sbatch for --slurm, and --runs
-on a file system that the machines share. A point that is preempted (exit code 75) is put back into the queue.
+Each run has its own folder under --runs, named after its point, so that a sweep can be started again and continues.
+`tensorboard --logdir runs/k` compares the runs (HPARAMS). Values must not contain commas. Other flags are passed on to
+rac_jax.main. On this machine the runs follow one another; --slurm needs sbatch and --runs on a shared file system. A
+point that is preempted (exit code 75) is requeued.
 """
 
 import argparse

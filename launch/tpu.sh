@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A TPU pod slice on Google Cloud, the same command on all its machines:
+# A TPU pod slice on Google Cloud: runs the same command on all its machines.
 #   TPU=my-slice ZONE=us-central2-b launch/tpu.sh [--dry-run] --config=configs/places.py --workdir=/shared/runs/places
-# Needs: gcloud, logged in; a slice that exists (gcloud compute tpus tpu-vm create …); on each machine this folder in
-# ~/rac_jax with the requirements and pip install "jax[tpu]" of the same version; --workdir on a file system that they
-# share (Filestore, or a bucket that is mounted).
-# A slice that is taken back is sent SIGTERM: all processes finish the same step, save, and exit with 75. Run this again, on
-# a new slice, and it goes on from there. Here it is run again until the code is another one.
+# Needs: gcloud, logged in; an existing slice (gcloud compute tpus tpu-vm create …); on each machine this folder as
+# ~/rac_jax with the requirements and pip install "jax[tpu]" of the same version; --workdir on a shared file system
+# (Filestore, or a mounted bucket).
+# A slice that is preempted gets SIGTERM: all processes finish the same step, save, and exit with code 75. This script
+# starts the command again until it ends with another code; on a new slice, run the script again to continue.
 set -uo pipefail
 : "${TPU:?the name of the slice}" "${ZONE:?its zone}"
 

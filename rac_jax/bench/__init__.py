@@ -1,1 +1,1 @@
-"""Measurements of single parts: python -m rac_jax.bench NAME"""
+"""Benchmarks: python -m rac_jax.bench NAME"""

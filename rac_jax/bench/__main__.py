@@ -1,4 +1,4 @@
-"""python -m rac_jax.bench NAME [--help] measures one part of the project."""
+"""Run a benchmark: python -m rac_jax.bench NAME [--help]"""
 
 import sys
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""Our models beside the same ones in PyTorch, on the CPU and in float32, each in a process of its own.
+"""Our models compared with the same models in PyTorch, on the CPU in float32, each in a process of its own.
 
-Needs torch and timm, which are in no requirements file of this project. The two processes take turns, each with the
-threads and the heap that it has when nobody compares it. The models have all their layers: our last block computes the
-row that is read and no other, which would flatter us in a model of few.
+Needs torch and timm, which are in no requirements file of this project. The two processes take turns, each with its
+default threads and heap. The models have their full depth: our last block computes only the row that is used, which
+would be an unfair advantage in a model of few blocks.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""How fast images are decoded and augmented, beside a plain Pillow loop and, if it is there, timm.
+"""How fast images are decoded and augmented, compared with a plain Pillow loop and, if installed, timm.
 
-Images are scikit-learn's two sample photographs, encoded at quality 90. The contenders take turns, so that what else
-the machine does hits all alike. Rates are the best of several rounds; the pipeline's are medians of paired ones.
+Images are scikit-learn's two sample photographs, encoded at quality 90. The contenders take turns, so that other load
+affects all of them equally. Rates are the best of several rounds; those of the pipeline are medians of paired rounds.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Made up memories: as large as is wanted, with keys that have neighbours."""
+"""Synthetic memories of any size, whose keys have near neighbours."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def memory(folder: Path, keys: np.ndarray, kind: str) -> store.Memory:
 
 
 def retriever(lookup: Lookup, mesh: Any) -> Retriever:
-    """What `feed` needs: the lookup, with the identity in E's place."""
+    """A retriever around a lookup, with the identity in place of E."""
     nothing: Any = None
     return Retriever(
         encoder=Encoder(same, {}, nothing, 0),
@@ -53,5 +53,5 @@ def retriever(lookup: Lookup, mesh: Any) -> Retriever:
 
 
 def same(_: Any, queries: jax.Array) -> jax.Array:
-    """In E's place, for the lookup alone."""
+    """The identity in place of E."""
     return queries

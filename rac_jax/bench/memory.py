@@ -1,8 +1,8 @@
-"""What the memory costs: looking up, building, storing, and how well its indexes find.
+"""The cost of the memory: lookups, building, storage, and the recall of its indexes.
 
-Every figure is a ratio, or is measured beside what it is compared with, in turns, in one process. Recall is measured on
-what a real encoder sees in real images: in independent noise there is nothing near to find. Times of a search are
-measured on made keys, which are said to be so: see made.py.
+Every figure is a ratio, or is measured in turns with what it is compared with, in one process. Recall is measured on
+the keys of a real encoder for real images, because independent noise has no near neighbours. The times of searches are
+measured on synthetic keys (see made.py).
 """
 
 import argparse

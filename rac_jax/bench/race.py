@@ -1,4 +1,4 @@
-"""Contenders that take turns in one process, so that what else the machine does hits all alike."""
+"""Contenders take turns in one process, so that other load on the machine affects all of them equally."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ Timed = dict[str, list[float]]
 
 
 def race(contenders: Mapping[str, Callable[[], Any]], rounds: int, title: str) -> Timed:
-    """Seconds of each, taking turns; the first turn of each is not counted."""
+    """Seconds of each turn by contender; the first turn of each is not counted."""
     times: Timed = {name: [] for name in contenders}
     with tqdm(total=(rounds + 1) * len(contenders), desc=title, leave=False) as bar:
         for number in range(rounds + 1):
@@ -25,10 +25,10 @@ def race(contenders: Mapping[str, Callable[[], Any]], rounds: int, title: str) -
 
 
 def median(seconds: list[float]) -> float:
-    """Of one contender's turns."""
+    """The median of a contender's turns."""
     return float(np.median(seconds))
 
 
 def ratio(times: Timed, name: str, base: str) -> float:
-    """The median over the turns of one's time to the other's in the same turn."""
+    """The median over turns of the ratio of two contenders' times in the same turn."""
     return float(np.median(np.divide(times[name], times[base])))

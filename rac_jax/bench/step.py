@@ -1,8 +1,9 @@
-"""What a step costs: training with retrieval and without, evaluation, memory, dispatch, and the models beside PyTorch.
+"""The cost of a step: training with and without retrieval, evaluation, memory, dispatch, and a comparison with PyTorch.
 
-Contenders take turns in one process, and medians are compared, so that what else the machine does hits all alike.
-Images, keys and weights are made up: no time depends on them, but for the search's, whose keys have neighbours as real
-ones have. Arithmetic is counted by XLA in the compiled programs. CPUs compute in float32, anything else in bfloat16.
+Contenders take turns in one process and medians are compared, so that other load on the machine affects all of them
+equally. Images, keys and weights are synthetic; only the time of the search depends on them, and the keys have near
+neighbours as real ones do. XLA counts the arithmetic of the compiled programs. CPUs compute in float32, all other
+devices in bfloat16.
 """
 
 import argparse

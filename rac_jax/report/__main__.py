@@ -1,7 +1,7 @@
-"""A page of a run: python -m rac_jax.report --workdir=DIR [--compare=DIR2,DIR3] [--split=test] [--out=FILE]
+"""Write the page of a run: python -m rac_jax.report --workdir=DIR [--compare=DIR2,DIR3] [--split=test] [--out=FILE]
 
-One HTML file with the tables, the plots, the retrieval views and the settings of an evaluated run, beside those of
-other runs. It needs nothing but itself: it opens from disk, without a network.
+The page is one HTML file with the tables, plots, retrieval views and settings of an evaluated run, compared with other
+runs. It opens from disk and needs no network.
 """
 
 from pathlib import Path
@@ -12,8 +12,8 @@ from rac_jax.report import page
 from rac_jax.runtime import commands, files
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
-COMPARE = flags.DEFINE_list("compare", [], "Folders of other runs to compare it with.")
-SPLIT = flags.DEFINE_string("split", "test", "The split that they were evaluated on.")
+COMPARE = flags.DEFINE_list("compare", [], "Folders of runs to compare it with.")
+SPLIT = flags.DEFINE_string("split", "test", "The split that the runs were evaluated on.")
 OUT = flags.DEFINE_string("out", None, "The file; default <workdir>/report/<split>.html.")
 
 

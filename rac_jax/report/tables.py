@@ -1,4 +1,4 @@
-"""Tables as text."""
+"""Tables as plain text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ COLUMNS = ("all", "many", "medium", "few", "top5")
 
 
 def accuracy_table(branches: Mapping[str, Mapping[str, float]]) -> str:
-    """Branches × groups in per cent; a group without classes shows a dash."""
+    """Accuracy in % by branch and group; a dash for a group without classes."""
     lines = ["branch     " + "".join(f"{name:>9}" for name in COLUMNS)]
     for branch, accuracy in branches.items():
         cells = (f"{100 * accuracy[c]:9.2f}" if c in accuracy else f"{'–':>9}" for c in COLUMNS)
@@ -15,7 +15,7 @@ def accuracy_table(branches: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: int = 0) -> str:
-    """Rows of cells, each column as wide as its widest cell; a column that ends in a number to the right."""
+    """Rows of cells with aligned columns; a column whose last cell is a number is aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     right = [cell.replace(".", "").isdecimal() for cell in rows[-1]]
     lines = []

@@ -1,8 +1,7 @@
-"""A run of a table that measures: python -m rac_jax.reproduce.measure WHAT --config=FILE --workdir=DIR
+"""A run that measures instead of training: python -m rac_jax.reproduce.measure WHAT --config=FILE --workdir=DIR
 
-WHAT is nearest (what E knows without training, and what an index costs) or runtime (how long an epoch takes): the
-modules beside this one say what is measured. Writes DIR/nearest_<split>.json or DIR/runtime.json: `figures`, which a
-table shows, and what else there is to say of them.
+WHAT is nearest (accuracy of the nearest neighbour, and the cost of an index; see nearest.py) or runtime (the time of an
+epoch; see runtime.py). Writes DIR/nearest_<split>.json or DIR/runtime.json with the `figures` that a table shows.
 """
 
 from pathlib import Path
@@ -17,14 +16,16 @@ from rac_jax.runtime import commands, compilation, files, monitor
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
-KEYS = flags.DEFINE_string("keys", None, "nearest: where keys are kept for other indexes; default the workdir.")
-MADE = flags.DEFINE_integer("made", 0, "runtime: add so many times the memory's rows to it, made up.", lower_bound=0)
+KEYS = flags.DEFINE_string("keys", None, "nearest: the folder of keys that several indexes share; default the workdir.")
+MADE = flags.DEFINE_integer(
+    "made", 0, "runtime: add synthetic rows to the memory, this many times its own.", lower_bound=0
+)
 
 
 def main(argv: list[str]) -> None:
     what = argv[1] if len(argv) == 2 else ""
     if what not in ("nearest", "runtime") or CONFIG.value is None or not WORKDIR.value:
-        raise app.UsageError(f"WHAT, a --config and a --workdir are needed\n\n{__doc__}")
+        raise app.UsageError(f"name WHAT, a --config and a --workdir\n\n{__doc__}")
     config, workdir = CONFIG.value, Path(WORKDIR.value)
     compilation.keep_programs(config)
     configs.validate(config, devices=jax.device_count())

@@ -1,10 +1,10 @@
-"""What E knows without training: an image is said to be of the class of the training image nearest to it.
+"""Accuracy of the nearest neighbour: each image gets the class of the training image nearest to it. Nothing is trained.
 
-For a training image, that is another one ("train: all") or, to see what an index misses, the nearest of all, which is
-itself ("train: itself in"). What it takes is measured, too:
-- E's encoding of the training images, from files to keys, when they are first encoded; E is compiled by then;
-- the construction of an index over their keys, which is built as a memory's is, but not written;
-- the search for the k + 1 neighbours that a lookup asks for, in batches of config.eval.batch_size.
+For training images the image itself is left out ("train: all") or, to see what an index misses, kept ("train: itself
+in"). These times are measured as well:
+- encoding the training images, from files to keys, after E is compiled;
+- building an index over their keys, as for a memory, without writing it;
+- searching the k + 1 neighbours that a lookup asks for, in batches of config.eval.batch_size.
 """
 
 import dataclasses
@@ -25,20 +25,20 @@ from rac_jax.metrics import Counts
 from rac_jax.retrieval import encoder as encoders
 from rac_jax.runtime import files
 
-FEWEST = 5  # neighbours that are looked at, for top-5
+FEWEST = 5  # neighbours to search at least, for top-5
 
 
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """E's keys of the training images and of the queries, as they come."""
+    """The keys of the training images and of the queries, as E computes them."""
 
     train: np.ndarray  # [N, D] float32
     queries: np.ndarray  # [M, D] float32
-    seconds: float  # that the training images took
+    seconds: float  # spent on encoding the training images
 
 
 def measure(config: ConfigDict, folder: Path) -> dict[str, Any]:
-    """Accuracies as shares by group, and `figures`: what a table shows, in %, seconds and milliseconds."""
+    """Accuracies between 0 and 1 by group, and the `figures` of a table in %, seconds and milliseconds."""
     dataset = data.load(config)
     keys = open_or_encode(config, dataset, folder)
     stored = as_stored(config, keys.train)
@@ -64,7 +64,7 @@ def measure(config: ConfigDict, folder: Path) -> dict[str, Any]:
 
 
 def open_or_encode(config: ConfigDict, dataset: Dataset, folder: Path) -> Keys:
-    """The keys in a file of the folder, if they were made alike; else they are made, and kept there."""
+    """Read the keys from a file in the folder if it was made by the same E from the same data; else make it."""
     mesh = sharding.make_mesh(config)
     encoder = encoders.load(config, mesh)
     recipe, splits = build.make_recipe(config, encoder), (config.eval.split, "train")
@@ -74,7 +74,7 @@ def open_or_encode(config: ConfigDict, dataset: Dataset, folder: Path) -> Keys:
         with np.load(path, allow_pickle=False) as content:
             return Keys(content["train"], content["queries"], float(content["seconds"]))
     encoded = []
-    for name in splits:  # training images come last: E is compiled when they do
+    for name in splits:  # the training images come last, when E is compiled
         started = time.perf_counter()
         encoded.append(build.encode_split(config, dataset.split(name), encoder, mesh))
         seconds = time.perf_counter() - started
@@ -85,12 +85,12 @@ def open_or_encode(config: ConfigDict, dataset: Dataset, folder: Path) -> Keys:
 
 
 def as_stored(config: ConfigDict, keys: np.ndarray) -> np.ndarray:
-    """Keys as a memory of this config keeps them."""
+    """The keys in the form in which a memory of this config stores them."""
     return (index.unit(keys) if config.memory.metric == "cosine" else keys).astype(index.precision(config))
 
 
 def search(config: ConfigDict, built: index.Index, queries: np.ndarray, name: str) -> tuple[np.ndarray, float]:
-    """The nearest rows [M, k + 1] of queries [M, D], and the milliseconds that one takes."""
+    """The nearest rows [M, k + 1] of queries [M, D], and the milliseconds per query."""
     k, ef_search, size = max(config.memory.k, FEWEST) + 1, index.ef_search(config), config.eval.batch_size
     started = time.perf_counter()
     starts = tqdm(range(0, len(queries), size), desc=f"neighbours of {name}", unit="batch")
@@ -99,7 +99,7 @@ def search(config: ConfigDict, built: index.Index, queries: np.ndarray, name: st
 
 
 def accuracy(dataset: Dataset, name: str, rows: np.ndarray) -> dict[str, float]:
-    """How often the nearest of training rows [M, k], or one of the nearest five, is of a split's classes."""
+    """Accuracy of a split whose nearest training rows are [M, k]: of the nearest one, and top-5 of the nearest five."""
     labels, classes = dataset.split(name).labels, dataset.split("train").labels
     right = (rows >= 0) & (classes[rows] == labels[:, None])
     hits = np.ones(len(labels), bool), right[:, 0], right[:, :FEWEST].any(axis=1)

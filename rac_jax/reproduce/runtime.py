@@ -1,8 +1,8 @@
-"""How long an epoch takes, by a short training without the evaluation at its end.
+"""The time of an epoch, from a short training without an evaluation.
 
-A step takes the median of what the run's records say, but for the first few after a start, in which programs were
-compiled. The memory is asked at every step, even if the config would have it asked once. Nothing else should run
-on the machine meanwhile.
+The time of a step is the median over the run's records, without the first ones after a start, in which programs were
+compiled. The memory is searched at every step, even if the config has cached neighbours. Nothing else should run on
+the machine meanwhile.
 """
 
 import statistics
@@ -20,12 +20,12 @@ from rac_jax.memory import build, columns, made, manifest
 from rac_jax.memory.sources import Content
 from rac_jax.retrieval import encoder as encoders
 
-STEPS, RECORDS, FIRST = 60, 12, 2  # steps at most; how often they are timed; records after a start that do not count
+STEPS, RECORDS, FIRST = 60, 12, 2  # most steps; records of their time; records after a start that are ignored
 SOURCE = "made"
 
 
 def measure(config: ConfigDict, workdir: Path, times: int) -> dict[str, Any]:
-    """`figures`: what a table shows. The memory grows by so many times its rows before."""
+    """The `figures` of a table. First the memory gets synthetic rows, `times` as many as it has."""
     dataset = data.load(config)
     folder = Path(config.memory.dir or workdir / "memory")
     config.train.steps = min(config.train.steps or STEPS, STEPS)
@@ -42,7 +42,7 @@ def measure(config: ConfigDict, workdir: Path, times: int) -> dict[str, Any]:
 
 
 def grow(config: ConfigDict, dataset: Dataset, folder: Path, times: int) -> None:
-    """Build the memory, unless it is there, and add made keys like its own to it, with texts of its own."""
+    """Build the memory if there is none, and add synthetic keys that resemble its own, with texts of its own."""
     mesh = sharding.make_mesh(config)
     encoder = encoders.load(config, mesh)
     memory = build.open_or_build(config, dataset, encoder, folder=folder, mesh=mesh)
@@ -56,7 +56,7 @@ def grow(config: ConfigDict, dataset: Dataset, folder: Path, times: int) -> None
 
 
 def milliseconds(workdir: Path) -> list[float]:
-    """What a step took, by the run's records but the first after each start."""
+    """The times of steps in the run's records, without the first after each start."""
     found: list[float] = []
     for path in sorted((workdir / "tensorboard").glob("events*")):
         events = EventAccumulator(str(path)).Reload()

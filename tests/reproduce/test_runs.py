@@ -186,6 +186,7 @@ def test_a_row_that_cannot_be_run_says_why(tmp_path):
         runs.result(experiment, TABLES["index"], row, 0)
 
 
+@pytest.mark.slow
 def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
     config = tiny.config()
     config.train.steps, config.checkpoint.every = 4, 1
@@ -214,6 +215,7 @@ def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
     assert f"<td>{accuracy:.1f}</td>" in (tmp_path / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
     command = [sys.executable, "-m", "rac_jax.reproduce", "index", "--seeds=1", f"--out={tmp_path}"]
     command += ['--rows="exact, l2","HNSW, cosine"', *tiny.arguments(tiny.config(devices=1))]
