@@ -12,6 +12,7 @@ from rac_jax.data.dataset import Split
 from rac_jax.data.decode import decode
 from rac_jax.data.missing import MissingData
 from rac_jax.data.reading import read_bytes
+from rac_jax.data.text_files import read_lines
 
 SPOT_CHECKS = 8  # files of a split that must exist before a run starts; `prepare` checks them all
 
@@ -58,7 +59,10 @@ class FileImages:
 
 def file_split(name: str, root: Path, paths: Sequence[str], labels: Sequence[int]) -> Split:
     """A split of files: `paths` are relative to the root."""
-    encoded = np.array([path.encode() for path in paths], dtype=np.bytes_)
+    try:
+        encoded = np.array([path.encode() for path in paths], dtype=np.bytes_)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object!a}: the path is not valid Unicode") from error
     return Split(name, FileImages(str(root), encoded), np.array(labels, np.int32))
 
 
@@ -76,11 +80,12 @@ def read_list(source: Path, num_classes: int) -> ListFile:
     """Reads a list; what is wrong in it is reported by line."""
     paths, labels, lines = [], [], []
     first_line: dict[str, int] = {}
-    for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_lines(source), start=1):
         if not line.strip():
             continue
-        path, _, label = line.strip().rpartition(" ")
-        if not path or not label.isdecimal():
+        path, _, label = line.strip().replace("\t", " ").rpartition(" ")
+        path = path.rstrip()
+        if not path or not label.isdecimal() or len(label) > 9:
             raise ValueError(f"{source}, line {number}: expected `path label`, got {line!r}")
         if int(label) >= num_classes:
             raise ValueError(f"{source}, line {number}: label {label} of {path}; labels go from 0 to {num_classes - 1}")

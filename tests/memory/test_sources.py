@@ -98,7 +98,7 @@ def test_tables_with_captions(pets, ending):
 def test_zero_is_a_label_and_what_is_missing_is_none(pets):
     table = [{"path": path, "caption": "x", "label": label} for path, label in zip(PETS, (0.0, 3.0, None), strict=True)]
     pa.parquet.write_table(pa.Table.from_pylist(table), pets / "t.parquet")
-    assert labels(read(f"table:{pets / 't.parquet'}")) == ["0.0", "3.0", None]
+    assert labels(read(f"table:{pets / 't.parquet'}")) == ["0", "3", None]
     (pets / "t.jsonl").write_text("\n".join(json.dumps(row | {"label": 0}) for row in table))
     assert labels(read(f"table:{pets / 't.jsonl'}")) == ["0", "0", "0"]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from rac_jax.data import files
 from rac_jax.data.dataset import Dataset, Split, words
 from rac_jax.data.missing import find_list
+from rac_jax.data.text_files import read_lines
 
 CLASSES = 1_000
 IMAGES = {"train": 115_846, "val": 20_000, "test": 50_000}
@@ -34,7 +35,13 @@ def load(root: str, lists: str = "") -> Dataset:
 
 def _class_texts(source: Path, synsets: tuple[str, ...]) -> tuple[str, ...]:
     """The first name of each synset: `n01440764 tench, Tinca tinca` is tench."""
-    named = dict(line.split(maxsplit=1) for line in source.read_text(encoding="utf-8").splitlines() if line.strip())
+    named = {}
+    for number, line in enumerate(read_lines(source), start=1):
+        if line.strip():
+            synset, _, name = line.strip().partition(" ")
+            if not name:
+                raise ValueError(f"{source}, line {number}: expected `synset name`, got {line!r}")
+            named[synset] = name
     absent = [synset for synset in synsets if synset not in named]
     if absent:
         raise ValueError(f"{source}: no name for {absent[0]}")

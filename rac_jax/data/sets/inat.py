@@ -11,6 +11,7 @@ from pathlib import Path
 from rac_jax.data import files
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.missing import find_list
+from rac_jax.data.text_files import read_text
 
 CLASSES = 8_142
 IMAGES = {"train": 437_513, "test": 24_426}
@@ -54,8 +55,10 @@ def load(root: str, lists: str = "", text_levels: str = "species") -> Dataset:
 
 def read_categories(source: Path) -> list[dict[str, str]]:
     """The species by label, each with its taxonomy."""
-    categories = json.loads(source.read_text(encoding="utf-8"))
-    by_label = {int(category["id"]): category for category in categories}
+    try:
+        by_label = {int(category["id"]): category for category in json.loads(read_text(source))}
+    except (ValueError, TypeError, LookupError) as error:
+        raise ValueError(f"{source}: not a list of categories in JSON ({error!r})") from error
     if sorted(by_label) != list(range(CLASSES)):
         raise ValueError(f"{source}: expected the ids 0 to {CLASSES - 1}, found {len(by_label)} ids")
     return [by_label[label] for label in range(CLASSES)]
@@ -73,9 +76,12 @@ def class_texts(categories: list[dict[str, str]], levels: str) -> tuple[str, ...
 
 def read_json(source: Path) -> files.ListFile:
     """The competition's JSON: images, and annotations that give each a category."""
-    content = json.loads(source.read_text(encoding="utf-8"))
-    paths = {image["id"]: image["file_name"] for image in content["images"]}
-    labels = {note["image_id"]: int(note["category_id"]) for note in content["annotations"]}
+    try:
+        content = json.loads(read_text(source))
+        paths = {image["id"]: image["file_name"] for image in content["images"]}
+        labels = {note["image_id"]: int(note["category_id"]) for note in content["annotations"]}
+    except (ValueError, TypeError, LookupError) as error:
+        raise ValueError(f"{source}: not the competition's JSON ({error!r})") from error
     for image, path in paths.items():
         label = labels.get(image)
         if label is None:
