@@ -32,6 +32,7 @@ h2 { font-size: 1.15rem; margin-top: 2.2rem; border-top: 1px solid var(--line); 
 .wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
 th:first-child, td:first-child, .left td { text-align: left } .left td { white-space: normal; overflow-wrap: anywhere }
+td.reason { text-align: left; white-space: normal; overflow-wrap: anywhere; max-width: 30rem }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; display: block; margin: .6rem 0 }
 .view { overflow-x: auto } .view img { min-width: 44rem; max-width: 100% }
 @media (max-width: 40rem) { th, td { padding: .25rem .4rem; font-size: .85rem } }

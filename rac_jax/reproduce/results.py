@@ -140,9 +140,17 @@ def _escaped(cell: str) -> str:
 
 def _html(lines: Cells) -> str:
     head, *body = ([html.escape(cell) for cell in line] for line in lines)
-    rows = ["".join(f"<th>{cell}</th>" for cell in head)]
-    rows += ["".join(f"<td>{cell}</td>" for cell in line) for line in body]
+    rows = ["".join(f"<th>{cell}</th>" for cell in head), *map(_html_row, body)]
     return f'<div class="wide"><table>{"".join(f"<tr>{row}</tr>" for row in rows)}</table></div>'
+
+
+def _html_row(line: Sequence[str]) -> str:
+    """The cells of a line; the reason why a row was not run takes the cells of its figures."""
+    if not line[1].startswith(NOT_RUN):
+        return "".join(f"<td>{cell}</td>" for cell in line)
+    paper = [cell for cell in line[2:] if cell]
+    reason = f'<td class="reason" colspan="{len(line) - 1 - len(paper)}">{line[1]}</td>'
+    return f"<td>{line[0]}</td>{reason}" + "".join(f"<td>{cell}</td>" for cell in paper)
 
 
 def plot(table: Table, results: Results) -> Figure:

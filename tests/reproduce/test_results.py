@@ -20,6 +20,8 @@ def test_means_deviations_and_the_papers_columns():
         "| c | not run |  |  |  |  | – |",
     ]
     assert "paper" not in results.markdown(table, found, "digits")
+    reason = '<td>b</td><td class="reason" colspan="5">not run: why</td><td>–</td>'
+    assert reason in results.as_html(table, found, "places_lt")
     axes = results.plot(table, found).axes[0]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx([55, 25])
 
@@ -94,5 +96,6 @@ def test_the_page_of_all_tables(tmp_path):
     experiment = runs.Experiment(tmp_path, ["--config=<script>"], config, "test")
     found = {"CE": [Result({"all": 12.5})] * 2, "RAC": "not run: <script>"}
     text = page.make(experiment, {"main": found}, seeds=2)
+    assert '<td>RAC</td><td class="reason" colspan="5">not run: &lt;script&gt;</td>' in text
     assert "<td>CE</td><td>12.5 ± 0.0</td>" in text and "Methods (main)" in text
     assert "<script" not in text and "Not run: retrieval, index, text" in text
