@@ -250,3 +250,29 @@ def test_a_row_that_does_not_exist_is_an_error_that_lists_the_rows():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.strip() == 'error: --rows: there is no row \'nowhere\'; the rows are "paper", "sqrt", "learned"'
+
+
+@pytest.mark.slow
+def test_all_tables_are_collected_without_a_run_when_every_run_is_there(tmp_path):
+    arguments = ["--config=configs/demo.py", "--config.train.steps=4"]
+    config = demo.get_config()
+    config.train.steps = 4
+    experiment = runs.Experiment(tmp_path, arguments, config, "test")
+    for number, table in enumerate(TABLES.values()):
+        figures = {column: 10.0 + number for column in (*table.columns, *table.measures)}
+        shares = {column: value / 100 for column, value in figures.items()}
+        content = {"branches": {"rac": shares}, "voices": {"rac": shares}, "figures": figures, "on": "1 × cpu"}
+        for row in table.rows:
+            path = experiment.outcome(table, row, 0)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content))
+    command = [sys.executable, "-m", "rac_jax.reproduce", "all", "--seeds=1", f"--out={tmp_path}", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "tables: 100%" in done.stderr and not list(tmp_path.rglob("log.txt"))
+    page = (tmp_path / "index.html").read_text()
+    for name, table in TABLES.items():
+        assert (tmp_path / f"{name}.md").exists() and (tmp_path / f"{name}.png").exists()
+        assert f"{table.title} ({name})" in page
+    assert "not run: for inat2018 only" in (tmp_path / "main.md").read_text()
+    assert "Not run" not in page
