@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from rac_jax import data, metrics, sharding
-from rac_jax.checkpoints import Checkpoints
+from rac_jax.checkpoints import Checkpoints, warn_of_other_memory
 from rac_jax.data import pipeline, record
 from rac_jax.metrics import Counts
 from rac_jax.report import gallery, predictions, tables
@@ -32,11 +32,11 @@ def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[Run, A
     """A step (None: the newest) of the run in `workdir`: its run, parameters, statistics, and which step it is."""
     workdirs.check(config, workdir)
     with Checkpoints.read(workdir) as checkpoints:
-        step = checkpoints.require(step)
+        checkpoints.require(step)
         run = Run.from_config(config, workdir, accept=lambda dataset: record.require_classes(dataset, workdir))
         _, params, stats = parameters.split(run.model)
-        state = checkpoints.restore(step, sharding.state(run.mesh, {"params": params, "stats": stats}))
-        checkpoints.compare_memory(step, run.memory_record())
+        step, state, info = checkpoints.load(step, sharding.state(run.mesh, {"params": params, "stats": stats}))
+        warn_of_other_memory(step, info, run.memory_record())
     return run, state["params"], state["stats"], step
 
 

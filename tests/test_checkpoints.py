@@ -1,8 +1,9 @@
-"""A disk that is full, or will be: said before training, or in mid-run without losing what was saved."""
+"""Full disks, damaged files, and checkpoints that are deleted while they are read."""
 
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import optax
 import pytest
 
 from rac_jax import train
-from rac_jax.checkpoints import Checkpoints
+from rac_jax.checkpoints import Checkpoints, Damaged
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -120,3 +121,112 @@ def test_a_checkpoint_of_another_optimiser_is_refused_and_its_parameters_can_be_
             checkpoints.restore(3, other)
         found = checkpoints.restore(3, {"params": params})
     np.testing.assert_array_equal(found["params"]["kernel"], params["kernel"])
+
+
+RUN = {"memory": None, "sources": {}}
+
+
+def state_of(step):
+    return {"params": {"kernel": jnp.full((64, 33), float(step)), "bias": jnp.zeros(5)}}
+
+
+def write(workdir, *steps, state=state_of, keep=9):
+    config = tiny.config()
+    config.checkpoint.keep = keep
+    with Checkpoints.open(workdir, config) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, state(step), RUN)
+        checkpoints.wait()
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 64
+    path.write_bytes(content)
+
+
+def files_of(workdir, step):
+    folder = workdir / "checkpoints" / str(step)
+    return sorted(p for item in ("state", "run") for p in (folder / item).rglob("*") if p.is_file())
+
+
+def test_a_flipped_byte_in_any_file_is_noticed_and_an_intact_step_is_named(tmp_path):
+    write(tmp_path, 1, 2)
+    for path in files_of(tmp_path, 2):
+        flip(path, path.stat().st_size // 2)
+        with Checkpoints.read(tmp_path) as checkpoints, pytest.raises(Damaged) as error:
+            checkpoints.load(None, state_of(0))
+        assert f"step 2 is damaged: {path} has another checksum" in str(error.value)
+        assert f"step 1 is intact: evaluate it with --step=1, or delete {tmp_path}/checkpoints/2" in str(error.value)
+        flip(path, path.stat().st_size // 2)
+    with Checkpoints.read(tmp_path) as checkpoints:
+        step, state, info = checkpoints.load(None, state_of(0))
+    assert (step, info) == (2, RUN)
+    np.testing.assert_array_equal(state["params"]["kernel"], state_of(2)["params"]["kernel"])
+
+
+@pytest.mark.parametrize("change", ["missing", "more", "checksums"])
+def test_files_that_are_missing_or_new_are_noticed(tmp_path, change):
+    write(tmp_path, 2)
+    path = files_of(tmp_path, 2)[-1]
+    if change == "missing":
+        path.unlink()
+    elif change == "more":
+        path = path.with_name("more")
+        path.touch()
+    else:
+        path = tmp_path / "checkpoints" / "2" / "sha256.json"
+        path.write_text("{")
+    with (
+        Checkpoints.read(tmp_path) as checkpoints,
+        pytest.raises(Damaged, match=r"no other checkpoint is intact") as error,
+    ):
+        checkpoints.load(2, state_of(0))
+    assert str(path) in str(error.value)
+
+
+def test_a_checkpoint_without_checksums_is_read_and_its_damage_is_one_sentence(tmp_path):
+    write(tmp_path, 1, 2)
+    (tmp_path / "checkpoints" / "2" / "sha256.json").unlink()
+    with Checkpoints.read(tmp_path) as checkpoints:
+        assert checkpoints.load(None, state_of(0))[0] == 2
+    manifest = tmp_path / "checkpoints" / "2" / "state" / "manifest.ocdbt"
+    manifest.write_bytes(manifest.read_bytes()[:20])
+    with Checkpoints.read(tmp_path) as checkpoints, pytest.raises(Damaged, match=r"cannot be read.*step 1 is intact"):
+        checkpoints.load(None, state_of(0))
+
+
+def test_parameters_that_are_not_finite_are_refused(tmp_path):
+    write(tmp_path, 1)
+    write(
+        tmp_path, 2, state=lambda step: {"params": state_of(step)["params"] | {"bias": jnp.array([1, np.nan, 0, 0, 0])}}
+    )
+    with Checkpoints.read(tmp_path) as checkpoints, pytest.raises(Damaged, match=r"params\.bias holds .* not finite"):
+        checkpoints.load(None, state_of(0))
+
+
+def test_a_step_that_the_run_deletes_under_the_reader_is_replaced_by_the_next(tmp_path):
+    """A reader that has listed step 1 finds it deleted by a writer that keeps one checkpoint."""
+    write(tmp_path, 1, keep=1)
+    with Checkpoints.read(tmp_path) as checkpoints:
+        assert checkpoints.require(None) == 1
+        write(tmp_path, 2, 3, keep=1)
+        with pytest.raises(FileNotFoundError, match="no checkpoint of step 1; saved steps: 3"):
+            checkpoints.load(1, state_of(0))
+        step, state, _ = checkpoints.load(None, state_of(0))
+    assert step == 3 and float(state["params"]["kernel"][0, 0]) == 3
+
+
+def test_reading_beside_a_writer_that_deletes(tmp_path):
+    """Every read while a thread saves 40 checkpoints and keeps one gives a consistent state of some step."""
+    write(tmp_path, 1, keep=1)
+    writer = threading.Thread(target=write, args=(tmp_path, *range(2, 40)), kwargs={"keep": 1})
+    writer.start()
+    seen = []
+    while writer.is_alive() or not seen:
+        with Checkpoints.read(tmp_path) as checkpoints:
+            step, state, _ = checkpoints.load(None, state_of(0))
+        assert (np.asarray(state["params"]["kernel"]) == step).all()
+        seen.append(step)
+    writer.join()
+    assert seen == sorted(seen) and len(set(seen)) > 1

@@ -1,8 +1,15 @@
+import math
+
+import jax
+import numpy as np
 import pytest
 
 from configs import demo, inat, places
 from rac_jax import config as configs
+from rac_jax import optimizer, train
 from rac_jax.config import ConfigError, changed, difference, field, options, validate
+from rac_jax.run import Run
+from tests import tiny
 
 
 def test_defaults_are_valid_and_locked():
@@ -19,28 +26,124 @@ def test_defaults_are_valid_and_locked():
     [
         ("loss.name", "ldam", r"config\.loss\.name is 'ldam'; it must be lace, ce or balce with model\.branches=both"),
         ("loss.name", "focal", r"config\.loss\.name is 'focal'; it must be one of lace, ce, balce, ldam, ldam_paper"),
-        ("memory.k", 0, r"config\.memory\.k is 0; it must be 1 or more"),
+        ("memory.k", 0, r"config\.memory\.k is 0; it must be a whole number, between 1 and 16384"),
         (
             "train.accumulate",
             26,
             r"config\.train\.accumulate is 26; it must be at most 25, a device's share of the batch",
         ),
-        ("data.crop", 1.2, r"config\.data\.crop is 1\.2; it must be between 0 and 1"),
         ("data.flip", 1.5, r"config\.data\.flip is 1\.5; it must be between 0 and 1"),
-        ("optim.clip", 0.0, r"config\.optim\.clip is 0\.0; it must be above 0"),
-        ("optim.frozen", "(", r"config\.optim\.frozen is '\('; it must be a regular expression"),
+        ("optim.clip", 0.0, r"config\.optim\.clip is 0\.0; it must be above 0 and at most 1e\+09"),
         ("optim.warmup_epochs", 31.0, r"config\.optim\.warmup_epochs is 31\.0; .*at most train\.epochs \(30\.0\)"),
         ("mesh.fsdp", 3, r"config\.mesh\.fsdp is 3; it must be a divisor of the 8 devices"),
         ("memory.index", "milvus", r"config\.memory\.milvus_uri is ''; .*as http://localhost:19530"),
-        ("mesh.data", 9, r"config\.mesh\.data is 9; .*at most 8"),
+        ("mesh.data", 0, r"config\.mesh\.data is 0; it must be -1 \(all\) or 1 to 8"),
+        ("train.epochs", float("inf"), r"config\.train\.epochs is inf; it must be between 0 and 10000"),
+        ("train.epochs", float("nan"), r"config\.train\.epochs is nan"),
+        ("seed", 2**70, r"config\.seed is 1180591620717411303424; it must be a whole number, between 0 and 2147483647"),
+        ("optim.frozen", "(", r"config\.optim\.frozen is '\('; it must be a regular expression"),
+        ("memory.keep.share", 0.0, r"config\.memory\.keep\.share is 0\.0; it must be above 0 and at most 1"),
+        ("memory.keep.classes", float("nan"), r"config\.memory\.keep\.classes is nan"),
+        ("memory.keep.per_class", -1, r"config\.memory\.keep\.per_class is -1"),
+        ("memory.hnsw_m", 1, r"config\.memory\.hnsw_m is 1; it must be a whole number, between 2 and 512"),
+        ("memory.k", 2**31, r"config\.memory\.k is 2147483648"),
+        ("data.crop_scale", (1.0, 0.5), r"config\.data\.crop_scale is \(1\.0, 0\.5\); .*0\.001 <= low <= high <= 1"),
+        ("data.crop_scale", (2.0, 3.0), r"config\.data\.crop_scale is \(2\.0, 3\.0\)"),
+        ("data.crop_scale", (0.5,), r"config\.data\.crop_scale is \(0\.5,\); it must be two numbers"),
+        ("data.crop_ratio", (0, 0), r"config\.data\.crop_ratio is \(0, 0\)"),
+        ("data.crop", 1.5, r"config\.data\.crop is 1\.5; it must be between 0\.1 and 1"),
+        ("data.randaugment_layers", -1, r"config\.data\.randaugment_layers is -1"),
+        ("data.randaugment_magnitude", 11.0, r"config\.data\.randaugment_magnitude is 11\.0; .*between 0 and 10"),
+        ("data.randaugment_noise", -0.5, r"config\.data\.randaugment_noise is -0\.5"),
+        (
+            "data.test_share",
+            0.95,
+            r"config\.data\.test_share is 0\.95; .*below 1 together with data\.val_share \(0\.1\)",
+        ),
+        ("model.base.depth", -1, r"config\.model\.base\.depth is -1"),
+        ("model.text.activation", "relu", r"config\.model\.text\.activation is 'relu'; .*gelu, gelu_tanh, quick_gelu"),
+        ("model.drop_path", 1.0, r"config\.model\.drop_path is 1\.0; it must be 0 or more and below 1"),
+        ("train.batch_size", 2**40, r"config\.train\.batch_size is 1099511627776"),
+        ("data.root", "a\0b", r"config\.data\.root is 'a\\x00b'; it must be a text of one line"),
+        ("eval.split", "", r"config\.eval\.split is ''; it must be a name"),
+        ("mesh.data", 9, r"config\.mesh\.data is 9; it must be -1 \(all\) or 1 to 8"),
     ],
 )
 def test_impossible_values_name_the_field_and_what_would_work(name, value, message):
     config = configs.default()
-    *rooms, last = name.split(".")
-    field(config, ".".join(rooms))[last] = value
     with pytest.raises(ConfigError, match=message):
+        validate(changed_config(config, {name: value}), devices=8)
+
+
+def test_no_training_needs_no_warm_up():
+    config = configs.default()
+    config.train.epochs = 0.0
+    validate(config, devices=8)
+
+
+def test_every_field_has_a_rule_and_no_rule_is_left_over():
+    assert sorted(configs.RULES) == sorted(configs.names(configs.default()))
+
+
+POOL = (
+    None, True, -1, 0, 1, 2, 3, 7, 100, 2**31, 2**70, -0.5, 1e-300, 1e-3, 0.5, 1.0, 1.5, 10.0, 1e30, 1e300,
+    math.nan, math.inf, -math.inf, "", " ", "x", "(", "a\0b", "a\nb", "gelu", "nan", (), (0.5,), (0.5, 1.0), (1.0, 0.5),
+    (math.nan, 1.0), ("a", "b"), (0, 0), [1],
+)  # fmt: skip
+
+
+def changed_config(config, fields):
+    for name, value in fields.items():
+        room, _, last = name.rpartition(".")
+        with config.ignore_type():
+            (field(config, room) if room else config)[last] = value
+    return config
+
+
+def test_random_values_of_every_field_pass_or_are_refused_by_name():
+    tried = refused = 0
+    for name, rule in configs.RULES.items():
+        for value in POOL:
+            assert rule.allows(value) in (True, False), (name, value)
+            tried += 1
+    random = np.random.default_rng(0)
+    for name in configs.RULES:
+        for value in random.choice(np.array(POOL, object), 4):
+            config = changed_config(configs.default(), {name: value})
+            try:
+                validate(config, devices=8)
+            except ConfigError as error:
+                refused += 1
+                assert str(error).startswith("config.")
+    assert tried > 3000 and 200 < refused < 400
+
+
+CHEAP = {  # fields that a base-only model of digits reads, and values that do not take long
+    name: [value for value in POOL if configs.RULES[name].allows(value) and value not in (100, 2**31, 1e30)]
+    for name in configs.RULES
+    if name.startswith(("data.", "optim.", "loss.", "train.", "model.base.", "mesh."))
+    and name not in ("data.name", "data.root", "data.workers", "data.lists", "model.base.weights", "model.base.name")
+    and not isinstance(field(configs.default(), name), str)
+}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_passes_starts_a_run(seed, tmp_path):
+    """A run is assembled and its step traced with six random fields; models may still refuse sizes, by name."""
+    random = np.random.default_rng(seed)
+    names = random.choice(sorted(CHEAP), 6, replace=False)
+    fields = {name: CHEAP[name][random.integers(len(CHEAP[name]))] for name in names}
+    config = changed_config(tiny.config("base", devices=2), fields)
+    try:
         validate(config, devices=8)
+        run = Run.from_config(config, tmp_path)
+    except ValueError as error:
+        assert "config." in str(error), fields
+        return
+    tx = optimizer.from_config(config, len(run.dataset.split("train")))
+    batch, found = run.put(next(train._batches(run, 0)), training=True)
+    _, metrics = jax.eval_shape(train.compiled_step(run, tx), train.abstract_state(run, tx), batch, found)
+    assert metrics["loss"].shape == (), fields
 
 
 def test_statistics_are_of_whole_batches_without_filling():

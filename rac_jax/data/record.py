@@ -89,7 +89,7 @@ def read(workdir: Path) -> Record | None:
 
 def _require_splits(config: ConfigDict, dataset: Dataset) -> None:
     """Every split that the run will use must be there and hold images."""
-    there = ", ".join(name for name, split in dataset.splits.items() if len(split)) or "none"
+    there = ", ".join(sorted(name for name, split in dataset.splits.items() if len(split))) or "none"
     needed = {"train": "training", config.eval.split: f"config.eval.split={config.eval.split}"}
     needed |= {"val": f"config.eval.every={config.eval.every}"} if config.eval.every else {}
     for name, why in needed.items():
