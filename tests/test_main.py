@@ -76,3 +76,12 @@ def test_train_and_then_evaluate_another_split_and_start_anew_with_what_was_comp
     assert done.returncode == 1 and "no checkpoint of step 2; saved steps: 3" in done.stderr
     done = command(*tiny, "--mode=eval", "--split=dev")
     assert done.returncode == 1 and "no split 'dev'; it has ['train', 'val', 'test']" in done.stderr
+    state = max((tmp_path / "run" / "checkpoints" / "3" / "state").rglob("*"), key=lambda path: path.stat().st_size)
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 64
+    state.write_bytes(content)
+    for mode in ("eval", "train"):
+        done = command(*tiny, f"--mode={mode}")
+        (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert line.startswith(f"error: the checkpoint of step 3 is damaged: {state} has another checksum")

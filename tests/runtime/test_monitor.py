@@ -1,17 +1,19 @@
 """Losses are looked at as they come out, and a bad one names its batch."""
 
 import json
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rac_jax import train
+from rac_jax import evaluate, train
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.retrieval import feed
 from rac_jax.runtime.monitor import Breakdown, InFlight, NotFinite
 from tests import tiny
+from tests.test_train import events
 
 
 def metrics(loss, norm=1.0):
@@ -63,3 +65,20 @@ def test_a_run_whose_loss_is_not_finite_stops_and_saves_nothing_after_it(tmp_pat
     assert json.loads((tmp_path / "not_finite_0.json").read_text())["ids"] == seen[3]
     with Checkpoints.read(tmp_path) as checkpoints:
         assert checkpoints.latest() == 3
+
+
+def test_an_evaluation_in_the_loop_is_not_charged_to_the_steps(tmp_path, monkeypatch):
+    config = tiny.config("base", devices=1)
+    config.train.steps, config.train.log_every, config.eval.every = 5, 1, 2
+    original, seconds = evaluate.count, 4.0
+
+    def slow(*arguments):
+        time.sleep(seconds)
+        return original(*arguments)
+
+    monkeypatch.setattr(evaluate, "count", slow)
+    train.train(config, tmp_path, evaluated=False)
+    board = events(tmp_path)
+    assert [point.step for point in board.Scalars("val/base/all")] == [2, 4]
+    step_ms = {point.step: point.value for point in board.Scalars("train/step_ms")}
+    assert max(step_ms[3], step_ms[5]) < 1e3 * seconds / 2
