@@ -33,7 +33,8 @@ def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[Run, A
     workdirs.check(config, workdir)
     with Checkpoints.read(workdir) as checkpoints:
         checkpoints.require(step)
-        run = Run.from_config(config, workdir, accept=lambda dataset: record.require_classes(dataset, workdir))
+        accept = functools.partial(record.require_classes, workdir=workdir)
+        run = Run.from_config(config, workdir, accept=accept, may_build=False)
         _, params, stats = parameters.split(run.model)
         step, state, info = checkpoints.load(step, sharding.state(run.mesh, {"params": params, "stats": stats}))
         warn_of_other_memory(step, info, run.memory_record())
@@ -172,9 +173,11 @@ def classes_of(row_class: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def share_of_true_class(row_class: jax.Array, rows: jax.Array, labels: jax.Array) -> jax.Array:
-    """Which share of the neighbours [B, k] names the label [B] of its query."""
-    return jnp.mean(classes_of(row_class, rows) == labels[:, None])
+def share_of_true_class(row_class: jax.Array, rows: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
+    """Which share of the neighbours [B, k] is of the label [B] of its query; queries that are padding do not count."""
+    counted = (rows >= 0) & mask[:, None].astype(bool)
+    matches = (classes_of(row_class, rows) == labels[:, None]) & counted
+    return jnp.sum(matches) / jnp.maximum(jnp.sum(counted), 1)
 
 
 def _per_class(run: Run, counts: dict[str, Counts]) -> dict[str, Any]:

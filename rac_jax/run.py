@@ -36,9 +36,17 @@ class Run:
 
     @classmethod
     def from_config(
-        cls, config: ConfigDict, workdir: Path, *, accept: Callable[[Dataset], None] = lambda dataset: None
+        cls,
+        config: ConfigDict,
+        workdir: Path,
+        *,
+        accept: Callable[[Dataset], None] = lambda dataset: None,
+        may_build: bool = True,
     ) -> "Run":
-        """Load or build every part except trained parameters. `accept` may refuse the data before anything is built."""
+        """Load or build every part except trained parameters. `accept` may refuse the data before anything is built.
+
+        Unless `may_build`, a missing memory is an error.
+        """
         mesh = sharding.make_mesh(config)
         dataset = data.load(config)
         accept(dataset)
@@ -50,7 +58,9 @@ class Run:
         if tokenizer is not None:
             folder = Path(config.memory.dir) if config.memory.dir else workdir / "memory"
             cache = Path(config.memory.cache) if config.memory.cache else workdir / "neighbours"
-            found = retriever.open_or_build(config, dataset, tokenizer, folder=folder, cache=cache, mesh=mesh)
+            found = retriever.open_or_build(
+                config, dataset, tokenizer, folder=folder, cache=cache, mesh=mesh, may_build=may_build
+            )
         return cls(config, mesh, dataset, found, make_model, model)
 
     def put(self, batch: Batch, *, training: bool) -> feed.Fed:

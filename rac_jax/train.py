@@ -335,7 +335,7 @@ def retrieval_scalars(run: Run, batch: dict[str, jax.Array], found: Any) -> dict
     """How long a lookup on the host takes, and the share of the neighbours that are of the true class."""
     if run.retriever is None:
         return {}
-    share = evaluate.share_of_true_class(run.retriever.row_class, found["rows"], batch["label"])
+    share = evaluate.share_of_true_class(run.retriever.row_class, found["rows"], batch["label"], batch["mask"])
     milliseconds = run.retriever.lookup.take_milliseconds()
     asked = {"lookup_ms": milliseconds} if milliseconds else {}  # absent where neighbours are cached or on the devices
     return asked | {"neighbours_of_true_class": float(jax.device_get(share))}

@@ -31,12 +31,12 @@ from PIL import Image
 
 from rac_jax import config as configs
 from rac_jax import data, sharding
-from rac_jax.data.decode import decode
+from rac_jax.data import reading
 from rac_jax.memory import build, check, classes, edit, index, manifest, sources, store
 from rac_jax.memory.manifest import BadMemory, Manifest
 from rac_jax.report import pictures, tables
 from rac_jax.retrieval import encoder as encoders
-from rac_jax.runtime import commands
+from rac_jax.runtime import commands, files
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 MEMORY = flags.DEFINE_string("memory", None, "The memory's folder.")
@@ -50,7 +50,10 @@ LABELS = flags.DEFINE_string("labels", "", "With add --from=keys:FILE: a file wi
 SKIP_BAD = flags.DEFINE_bool("skip_bad", False, "With add: leave out images that cannot be decoded.")
 K = flags.DEFINE_integer("k", 10, "With search and check: how many neighbours.", lower_bound=1)
 QUERIES = flags.DEFINE_integer("queries", 200, "With check: how many rows are looked up.", lower_bound=1)
-OUT = flags.DEFINE_string("out", "", "With search: a .png to show the neighbours in.")
+OUT = flags.DEFINE_string("out", "", "With search: a .png or .jpg to show the neighbours in.")
+
+PICTURES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}  # kinds of --out
+LONGEST = 60  # characters of a text that search shows
 
 
 def main(argv: Sequence[str]) -> None:
@@ -181,8 +184,10 @@ def _check(folder: Path, _: list[str]) -> None:
 def _search(folder: Path, images: list[str]) -> None:
     if not images:
         raise app.UsageError("search needs images: search --memory=DIR a.jpg b.jpg")
+    if OUT.value and Path(OUT.value).suffix.lower() not in PICTURES:
+        raise app.UsageError(f"--out={OUT.value}: the name of a picture ends in {', '.join(PICTURES)}")
     config = _config(folder)
-    pixels = [decode(Path(image).read_bytes(), image) for image in images]
+    pixels = [reading.read_image(image, config.data.image_size) for image in images]
     memory, mesh = store.read(folder), sharding.make_mesh(config)
     if K.value > memory.enabled:
         raise BadMemory(f"--k={K.value}, but {memory.enabled} rows are enabled")
@@ -198,7 +203,7 @@ def _search(folder: Path, images: list[str]) -> None:
         rows = rows[rows >= 0]
         texts = memory.texts.take(memory.text_of[rows])
         table = [
-            [f"{similarity:.4f}", text, memory.source_of(row)[0].name, memory.images[row]]
+            [f"{similarity:.4f}", _short(text), memory.source_of(row)[0].name, memory.images[row]]
             for similarity, text, row in zip(near, texts, rows, strict=False)
         ]
         print(f"{name}\n{tables.columns(table, indent=2)}")
@@ -206,7 +211,14 @@ def _search(folder: Path, images: list[str]) -> None:
             pictures.neighbour_strip(image, name, [pictures.of_file(memory.file_of(row)) for row in rows], texts)
         )
     if OUT.value:
-        Image.fromarray(np.concatenate(strips)).save(OUT.value)
+        with files.whole(Path(OUT.value)) as temporary:
+            Image.fromarray(np.concatenate(strips)).save(temporary, format=PICTURES[Path(OUT.value).suffix.lower()])
+
+
+def _short(text: str) -> str:
+    """A text on one line of a table."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
 def _source() -> str:
@@ -220,12 +232,13 @@ def _config(folder: Path) -> ConfigDict:
     if CONFIG.value is None and not manifest.exists(folder):
         raise FileNotFoundError(f"there is no memory in {folder}; to make one, name a --config")
     config = CONFIG.value or build.config_of(manifest.read(folder))
-    config.data.on_bad_image = "skip" if SKIP_BAD.value else "error"
+    if SKIP_BAD.value:
+        config.data.on_bad_image = "skip"
     return _validate(config)
 
 
 def _validate(config: ConfigDict) -> ConfigDict:
-    configs.validate(config, devices=1)  # a batch here need not divide among the devices
+    configs.validate(config, devices=jax.device_count())
     return config
 
 

@@ -52,7 +52,7 @@ def open_or_build(
     folder: Path,
     mesh: Mesh,
 ) -> store.Memory:
-    """The memory in `folder`, if it is by this config's recipe; its training split is encoded if the memory is new."""
+    """The memory in `folder`, if it has this config's recipe; the training split is encoded if the memory is new."""
     recipe = make_recipe(config, encoder)
     source = training_source(folder, recipe, dataset)
     if source is None and manifest.exists(folder) and manifest.read(folder).rows:
@@ -61,6 +61,19 @@ def open_or_build(
         content = sources.of_split(dataset, "train")
         _check_k(config, len(content), len(content))
         add(config, recipe, TRAIN, content, encoder, folder=folder, mesh=mesh)
+    return _opened(config, folder)
+
+
+def open_existing(config: ConfigDict, dataset: Dataset, encoder: Encoder, *, folder: Path) -> store.Memory:
+    """The memory in `folder` for commands that only read: where there is none, that is an error."""
+    if not manifest.exists(folder):
+        raise FileNotFoundError(f"there is no memory in {folder}; check --memory or --config.memory.dir")
+    if training_source(folder, make_recipe(config, encoder), dataset) is None:
+        logging.warning("the memory in %s does not hold the training split of %s", folder, dataset.name)
+    return _opened(config, folder)
+
+
+def _opened(config: ConfigDict, folder: Path) -> store.Memory:
     memory = store.read(folder)
     memory = keep.part_of(memory, config.memory.keep, config.data.seed)
     _check_k(config, memory.enabled, len(memory))
@@ -97,9 +110,17 @@ def add(
     folder: Path,
     mesh: Mesh,
 ) -> None:
-    """Add a source, or go on with it. Of many processes all encode and the first writes, where all can read."""
+    """Add a source, or go on with it. All processes encode, and the first writes to a folder that all can read.
+
+    An error leaves the memory as it was. Only the first build of a memory from images keeps what is encoded, as an
+    interrupted one does: hours of work, and no rows that it could be in the way of.
+    """
+    width = encoder.width if content.keys is None else content.keys.shape[1]
+    if width != encoder.width:
+        raise BadMemory(f"{content.origin}: keys of {width} numbers; this memory's have {encoder.width}")
     processes.wait()  # nobody looks at what the first then changes
-    with _editing(folder, recipe, encoder.width, config) as editor:
+    is_new = not manifest.exists(folder)
+    with _editing(folder, recipe, encoder.width, config) as editor, _undone(editor, content, is_new=is_new):
         done = 0
         if editor:
             done = editor.start(
@@ -115,6 +136,21 @@ def add(
         if editor and editor.manifest.unfinished():
             editor.finish(content.columns, content.class_names)
     processes.wait()
+
+
+@contextlib.contextmanager
+def _undone(editor: edit.Editor | None, content: Content, *, is_new: bool) -> Iterator[None]:
+    """An error inside leaves the memory as it was; an interruption leaves it to be gone on with."""
+    try:
+        yield
+    except Exception:
+        unfinished = editor and editor.manifest.unfinished()
+        if editor and unfinished and (content.keys is not None or editor.manifest.rows):
+            with contextlib.suppress(OSError):
+                editor.forget(unfinished)
+        if editor and is_new:
+            editor.delete_empty()
+        raise
 
 
 @contextlib.contextmanager

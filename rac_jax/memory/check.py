@@ -5,11 +5,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from tqdm import tqdm
 
-from rac_jax.memory import columns, edit, index, manifest, store
-from rac_jax.memory.manifest import BadMemory
+from rac_jax.memory import classes, columns, index, manifest, store
+from rac_jax.memory.manifest import BadMemory, Manifest, Source
 from rac_jax.memory.store import Memory
 
 CHUNK = 2**15  # keys that are compared with the queries at once
@@ -24,10 +23,11 @@ def problems(folder: Path) -> list[str]:
         return [str(error)]
     result = []
     for source, rows in tqdm(list(found.slices()), desc="check", unit="source", leave=False):
-        assert source.columns is not None
-        if edit.sha256(keys[rows]) != source.keys_sha256:
-            result.append(f"{folder / found.keys}: the keys of {source.name} are damaged (checksum)")
-        result += _problems_of_file(folder, source.columns) or _problems_of_columns(folder, source)
+        assert source.columns is not None and source.classes is not None
+        damaged = _problems_of_file(folder, source.columns) + _problems_of_file(folder, source.classes)
+        if store.sha256(keys[rows]) != source.keys_sha256:
+            damaged.append(f"{folder / found.keys}: the keys of {source.name} are damaged (checksum)")
+        result += damaged or _problems_of_columns(folder, found, source, keys[rows])
     if found.index is not None:
         result += _problems_of_file(folder, found.index)
     return result
@@ -37,20 +37,22 @@ def _problems_of_file(folder: Path, file: manifest.File) -> list[str]:
     path = folder / file.name
     if not path.exists():
         return [f"{path} is missing"]
-    return [] if edit.described(path) == file else [f"{path} is damaged (checksum)"]
+    return [] if store.described(path) == file else [f"{path} is damaged (checksum)"]
 
 
-def _problems_of_columns(folder: Path, source: manifest.Source) -> list[str]:
-    """Every row has a text and a reference."""
-    assert source.columns is not None
-    path = folder / source.columns.name
+def _problems_of_columns(folder: Path, found: Manifest, source: Source, keys: np.ndarray) -> list[str]:
+    """Every row has a text, a reference and a label of the class table, and the class sums are those of the keys."""
+    assert source.columns is not None and source.classes is not None
     try:
-        table = columns.read(path, source.rows)
-        table.validate(full=True)
-    except (BadMemory, pa.ArrowException) as error:
-        return [f"{path}: {error}"]
-    empty = [name for name in table.column_names if table[name].null_count]
-    return [f"{path}: rows without {' and '.join(empty)}"] if empty else []
+        table = columns.read(folder / source.columns.name, source.rows, len(found.class_names))
+        kept = store.read_sums(folder, found, source)
+    except (BadMemory, FileNotFoundError) as error:
+        return [str(error)]
+    counted = classes.of_rows(columns.labels_of(table), keys)
+    same = np.array_equal(kept.labels, counted.labels) and np.array_equal(kept.counts, counted.counts)
+    if same and np.allclose(kept.sums, counted.sums, rtol=1e-9, atol=1e-9):
+        return []
+    return [f"{folder / source.classes.name}: the class sums of {source.name} are not those of its rows"]
 
 
 @dataclasses.dataclass(frozen=True)

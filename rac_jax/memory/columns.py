@@ -68,16 +68,23 @@ def write(path: Path, table: pa.Table) -> None:
         writer.write_table(table.combine_chunks())
 
 
-def read(path: Path, rows: int) -> pa.Table:
-    """The columns in a file, mapped; they must be of this many rows."""
+def read(path: Path, rows: int, classes: int) -> pa.Table:
+    """The columns in a file, mapped; they must have this many rows, and labels of so many classes."""
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except pa.ArrowException as error:
+        table.validate(full=True)  # a wrong offset would read outside of the file
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise BadMemory(f"{path} is no Arrow file, or was cut short ({error})") from error
     if table.schema != SCHEMA:
         raise BadMemory(f"{path} has the columns {table.schema.names}; a memory's are {SCHEMA.names}")
     if len(table) != rows:
         raise BadMemory(f"{path} has {len(table)} texts, but its source has {rows} rows")
+    empty = [name for name in table.column_names if table[name].null_count]
+    if empty:
+        raise BadMemory(f"{path} is damaged: rows without {' and '.join(empty)}")
+    labels = labels_of(table)
+    if rows and not -1 <= labels.min() <= labels.max() < classes:
+        raise BadMemory(f"{path} is damaged: its labels are not classes of this memory")
     return table
 
 

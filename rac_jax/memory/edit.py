@@ -7,7 +7,6 @@ that the manifest does not name, which the next change sweeps away.
 import contextlib
 import dataclasses
 import fcntl
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -22,9 +21,8 @@ from tqdm import tqdm
 from rac_jax.memory import classes, columns, index, manifest, store
 from rac_jax.memory.classes import NO_LABEL
 from rac_jax.memory.manifest import ENABLED, ENCODING, REMOVED, BadMemory, File, Manifest, Recipe, Source
-from rac_jax.runtime.files import whole
+from rac_jax.runtime.files import whole, writing
 
-CHUNK = 2**24  # bytes that are read at once
 OURS = ("keys-*.bin", "rows-*.arrow", "classes-*.arrow", "index-*.faiss", "*.writing-*")
 
 
@@ -55,8 +53,7 @@ class Editor:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             unfinished = Source(name, ENCODING, rows, 0, origin, root, now, fingerprint)
             self._commit(sources=(*self.manifest.sources, unfinished))
-        self._cut_keys(self.manifest.rows + unfinished.encoded)
-        return unfinished.encoded
+        return self._cut_keys(unfinished)
 
     def append(self, keys: np.ndarray) -> None:
         """Further keys [M, D] of the source that was begun. When this returns they are there for good."""
@@ -64,8 +61,9 @@ class Editor:
         assert source is not None
         if keys.shape[1] != self.manifest.width:
             raise BadMemory(f"keys of {keys.shape[1]} numbers; this memory's have {self.manifest.width}")
-        with self._keys().open("ab") as file:
-            file.write(self._stored(keys).tobytes())
+        stored = self._stored(keys)
+        with writing(self._keys()), self._keys().open("ab") as file:
+            file.write(stored.tobytes())
             file.flush()
             os.fsync(file.fileno())
         self._replace(dataclasses.replace(source, encoded=source.encoded + len(keys)))
@@ -88,7 +86,7 @@ class Editor:
         done = dataclasses.replace(
             done,
             classes=self._write("classes", sums, classes.write),
-            keys_sha256=sha256(keys[before:]),
+            keys_sha256=store.sha256(keys[before:]),
             keys_glance=store.glance(keys[before:]),
         )
         if before:
@@ -105,9 +103,16 @@ class Editor:
         if not source.finished and state != REMOVED:
             raise BadMemory(f"source {name!r} is not finished: {source.encoded} of {source.rows} images are encoded")
         if not source.finished:
-            self._commit(sources=tuple(s for s in self.manifest.sources if s is not source))
+            self.forget(source)
         elif source.state != state:
             self._replace(dataclasses.replace(source, state=state))
+
+    def forget(self, source: Source) -> None:
+        """Drop a source that is not finished. Its keys are cut off first: on a full disk that makes room to go on."""
+        if self._keys().exists():
+            with contextlib.suppress(OSError):
+                os.truncate(self._keys(), self._bytes(self.manifest.rows))
+        self._commit(sources=tuple(s for s in self.manifest.sources if s is not source))
 
     def compact(self) -> int:
         """Delete the rows of removed sources and index the others anew. Returns how many were deleted."""
@@ -121,7 +126,7 @@ class Editor:
         with whole(self.folder / f"keys-{number}.bin") as path, path.open("wb") as file:
             for source, rows in self.manifest.slices():
                 if source.state != REMOVED:
-                    for part in tqdm(list(_parts(keys[rows])), desc=f"compact: {source.name}", leave=False):
+                    for part in tqdm(list(store.in_parts(keys[rows])), desc=f"compact: {source.name}", leave=False):
                         file.write(part.tobytes())
         sources = tuple(source for source in self.manifest.sources if source.state != REMOVED)
         compacted = dataclasses.replace(self.manifest, keys=f"keys-{number}.bin", sources=sources)
@@ -144,13 +149,13 @@ class Editor:
         path = self.folder / f"{name}-{self.manifest.version + 1}.arrow"
         with whole(path) as temporary:
             write(temporary, content)
-        return described(path)
+        return store.described(path)
 
     def _write_index(self, built: Any) -> File:
         path = self.folder / f"index-{self.manifest.version + 1}.faiss"
         with whole(path) as temporary:
             built.write(temporary)
-        return described(path)
+        return store.described(path)
 
     def _replace(self, source: Source) -> None:
         self._commit(sources=self.manifest.with_source(source).sources)
@@ -160,6 +165,12 @@ class Editor:
         self.manifest = dataclasses.replace(self.manifest, version=self.manifest.version + 1, **changes)
         manifest.write(self.folder, self.manifest)
         self.sweep()
+
+    def delete_empty(self) -> None:
+        """Delete a memory that has no sources, as if it had not been created."""
+        if not self.manifest.sources:
+            for name in (self.manifest.keys, manifest.RESERVE, manifest.NAME):
+                (self.folder / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
         """Delete what the manifest does not name: left behind by a change, or by one that was interrupted."""
@@ -173,16 +184,28 @@ class Editor:
     def _keys(self) -> Path:
         return self.folder / self.manifest.keys
 
-    def _cut_keys(self, rows: int) -> None:
-        """Cut off what was written behind the committed rows."""
-        size = rows * self.manifest.width * np.dtype(self.manifest.recipe["keys"]).itemsize
+    def _bytes(self, rows: int) -> int:
+        """The size of so many keys in the file."""
+        return rows * self.manifest.width * np.dtype(self.manifest.recipe["keys"]).itemsize
+
+    def _cut_keys(self, source: Source) -> int:
+        """Cut off what was written behind the committed keys of the unfinished source. Returns how many it has.
+
+        They may be fewer than the manifest says, if `forget` was interrupted.
+        """
+        before = self.manifest.rows
         there = self._keys().stat().st_size if self._keys().exists() else 0
-        if there < size:
+        if there < self._bytes(before):
             raise BadMemory(
-                f"{self._keys()} was cut short: {there} bytes of {size}. Delete {self.folder} to build it anew"
+                f"{self._keys()} was cut short: {there} bytes of {self._bytes(before)}. "
+                f"Delete {self.folder} to build it anew"
             )
-        if there > size:
-            os.truncate(self._keys(), size)
+        encoded = min(source.encoded, there // self._bytes(1) - before)
+        if there > self._bytes(before + encoded):
+            os.truncate(self._keys(), self._bytes(before + encoded))
+        if encoded < source.encoded:
+            self._replace(dataclasses.replace(source, encoded=encoded))
+        return encoded
 
     def _refuse_unfinished(self, source: Source) -> None:
         raise BadMemory(
@@ -201,7 +224,9 @@ class NotFinite(ValueError):
 
 def create(folder: Path, recipe: Recipe, *, width: int, weights: str = "", wait: bool = False) -> None:
     """An empty memory, unless there is one."""
-    folder.mkdir(parents=True, exist_ok=True)
+    manifest.exists(folder)  # a folder of something else is refused before anything is written
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder, wait):
         if not manifest.exists(folder):
             manifest.write(folder, Manifest(0, recipe, weights, width, "keys-0.bin"))
@@ -220,7 +245,9 @@ def editing(folder: Path, *, wait: bool = False) -> Iterator[Editor]:
 @contextlib.contextmanager
 def _locked(folder: Path, wait: bool) -> Iterator[None]:
     """The lock is the process's: it ends with it, however that ends."""
-    with (folder / "lock").open("w") as lock:
+    with writing(folder):
+        file = (folder / "lock").open("w")
+    with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -238,22 +265,3 @@ def _grown(known: tuple[str, ...], table: pa.Table, class_names: Sequence[str]) 
         raise ValueError(f"labels go from {labels[0]} to {labels[-1]}, but {len(class_names)} classes have names")
     used = (class_names[label] for label in labels if label != NO_LABEL)
     return tuple(dict.fromkeys((*known, *used)))
-
-
-def described(path: Path) -> File:
-    with path.open("rb") as file:
-        return File(path.name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
-
-
-def _parts(keys: np.ndarray) -> Iterator[np.ndarray]:
-    """Keys [N, D] a few megabytes at a time."""
-    step = max(1, CHUNK // (keys.shape[1] * keys.itemsize))
-    for start in range(0, len(keys), step):
-        yield keys[start : start + step]
-
-
-def sha256(keys: np.ndarray) -> str:
-    digest = hashlib.sha256()
-    for part in _parts(keys):
-        digest.update(part.tobytes())
-    return digest.hexdigest()

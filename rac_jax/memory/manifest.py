@@ -1,8 +1,10 @@
 """manifest.json: what a memory's folder holds. It is replaced as a whole, so a change is made or it is not."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,13 @@ from rac_jax.runtime import files
 
 FORMAT = 3
 NAME = "manifest.json"
+RESERVE = "reserve"  # a file that is deleted when the disk is full, so that a new manifest can be written
+FILE_NAMES = {
+    "keys": r"keys-\d+\.bin",
+    "rows": r"rows-\d+\.arrow",
+    "classes": r"classes-\d+\.arrow",
+    "index": r"index-\d+\.faiss",
+}
 
 ENABLED, DISABLED = "enabled", "disabled"
 REMOVED = "removed"  # its rows stay in the files, and hidden, until the memory is compacted
@@ -107,9 +116,11 @@ class Manifest:
 
 def exists(folder: Path) -> bool:
     """Is there a memory? A folder of something else is refused."""
+    if folder.exists() and not folder.is_dir():
+        raise BadMemory(f"{folder} is a file; a memory is a folder")
     if (folder / NAME).exists():
         return True
-    if folder.exists() and any(path.name != "lock" for path in folder.iterdir()):
+    if folder.exists() and any(path.name not in ("lock", RESERVE) for path in folder.iterdir()):
         raise BadMemory(f"{folder} is not a memory (no {NAME}) and is not empty")
     return False
 
@@ -127,18 +138,89 @@ def read(folder: Path) -> Manifest:
             raise BadMemory(f"{path} was edited or damaged: its checksum is not that of its content")
         memory = content["memory"]
         sources = tuple(_source(entry) for entry in memory.pop("sources"))
-        class_names = tuple(memory["class_names"])
-        return Manifest(**{**memory, "index": _file(memory["index"]), "sources": sources, "class_names": class_names})
+        parts = {"index": _file(memory["index"]), "sources": sources, "class_names": tuple(memory["class_names"])}
+        return _checked(path, Manifest(**{**memory, **parts}))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"there is no memory in {folder} (no {NAME})") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise BadMemory(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, BadMemory):
+            raise
         raise BadMemory(f"{path} is not a memory's manifest ({error!r})") from error
+
+
+def _checked(path: Path, manifest: Manifest) -> Manifest:
+    """Refuse values that no memory has, and names of files that lie elsewhere."""
+    files_ = {"keys": manifest.keys, "index": manifest.index and manifest.index.name}
+    for source in manifest.sources:
+        files_ |= {f"rows of {source.name}": source.columns and source.columns.name}
+        files_ |= {f"classes of {source.name}": source.classes and source.classes.name}
+    for use, name in files_.items():
+        kind = use.partition(" ")[0]
+        if name is not None and not re.fullmatch(FILE_NAMES[kind], str(name)):
+            raise BadMemory(f"{path} names {name!r} for {use}: it must be a file in this folder, as {kind}-1")
+    recipe = manifest.recipe
+    holds = [
+        _is_count(manifest.version) and _is_count(manifest.width) and manifest.width > 0,
+        isinstance(manifest.weights, str),
+        recipe["keys"] in ("float32", "float16"),
+        recipe["index"]["metric"] in ("cosine", "l2"),
+        recipe["index"]["kind"] in ("auto", "flat", "hnsw", "hnsw_sq", "ivf_sq", "milvus"),
+        all(_is_count(recipe["index"].get(name, 2)) for name in ("m", "ef_construction")),
+        all(isinstance(name, str) for name in manifest.class_names),
+        len(set(manifest.class_names)) == len(manifest.class_names),
+        all(map(_plausible, manifest.sources)),
+        sum(not source.finished for source in manifest.sources) <= 1,
+        (manifest.index is not None) == any(map(_has_rows, manifest.sources)) or not manifest.rows,
+    ]
+    if not all(holds):
+        raise BadMemory(f"{path} is not a memory's manifest: its values do not fit together")
+    return manifest
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**40
+
+
+def _has_rows(source: Source) -> bool:
+    return source.finished and source.rows > 0
+
+
+def _plausible(source: Source) -> bool:
+    """Could a source have these values?"""
+    texts = (source.name, source.origin, source.root, source.added, source.fingerprint)
+    return (
+        source.state in (ENABLED, DISABLED, REMOVED, ENCODING)
+        and all(isinstance(text, str) for text in (*texts, source.keys_sha256, source.keys_glance))
+        and _is_count(source.rows)
+        and _is_count(source.encoded)
+        and source.encoded <= source.rows
+        and (not source.finished or (source.columns is not None and source.classes is not None))
+    )
 
 
 def write(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest: from here on the memory is what it says."""
     content = dataclasses.asdict(manifest)
-    files.write_json(folder / NAME, {"format": FORMAT, "sha256": _digest(content), "memory": content})
+    whole = {"format": FORMAT, "sha256": _digest(content), "memory": content}
+    reserve = folder / RESERVE
+    try:
+        files.write_json(folder / NAME, whole)
+    except OSError:
+        if not reserve.exists():
+            raise
+        reserve.unlink()
+        files.write_json(folder / NAME, whole)
+    with contextlib.suppress(OSError):  # a full disk: there will be one after the next change
+        _keep_reserve(reserve, 2 * (folder / NAME).stat().st_size)
+
+
+def _keep_reserve(path: Path, size: int) -> None:
+    """A file of zeros with at least this many bytes."""
+    if not path.exists() or path.stat().st_size < size:
+        with files.whole(path) as temporary:
+            temporary.write_bytes(bytes(2 * size))
 
 
 def require_recipe(folder: Path, found: Recipe, wanted: Recipe) -> None:
@@ -157,6 +239,8 @@ def _source(entry: dict[str, Any]) -> Source:
 
 
 def _file(entry: dict[str, Any] | None) -> File | None:
+    if entry is not None and not (_is_count(entry["bytes"]) and isinstance(entry["sha256"], str)):
+        raise TypeError(f"a file is not described by {entry}")
     return None if entry is None else File(**entry)
 
 

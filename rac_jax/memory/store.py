@@ -10,6 +10,7 @@ index-N.faiss   finds rows by key
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ import numpy as np
 from rac_jax.memory import classes, columns, index, manifest
 from rac_jax.memory.classes import ClassSums
 from rac_jax.memory.columns import Strings
+from rac_jax.memory.index.milvus import MilvusFailed
 from rac_jax.memory.manifest import BadMemory, Manifest, Recipe, Source
 
 GLANCE = 4096  # bytes at either end of a source's keys, compared on opening; `check` reads all
+VERIFIED_UP_TO = 2**26  # bytes: smaller files are compared with their checksums on opening; `check` does it for all
+CHUNK = 2**24  # bytes that are read at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,14 +137,17 @@ def _open(folder: Path, found: Manifest) -> Memory:
         raise BadMemory(f"the memory in {folder} is not finished{done}. The command that builds it goes on with it")
     keys = map_keys(folder, found)
     for source, rows in found.slices():
-        if glance(keys[rows]) != source.keys_glance:
+        damaged = glance(keys[rows]) != source.keys_glance
+        if not damaged and keys[rows].nbytes <= VERIFIED_UP_TO:
+            damaged = sha256(keys[rows]) != source.keys_sha256
+        if damaged:
             raise BadMemory(
                 f"{folder / found.keys} is damaged: its keys are not those of {source.name}. {_anew(folder)}"
             )
     tables, sums = [], []
     for source, _ in found.slices():
         assert source.columns is not None and source.classes is not None
-        tables.append(columns.read(_whole(folder, source.columns), source.rows))
+        tables.append(columns.read(_whole(folder, source.columns), source.rows, len(found.class_names)))
         sums.append(read_sums(folder, found, source))
     texts, text_of, images = columns.split(tables)
     label_of = np.concatenate([np.zeros(0, np.int32), *map(columns.labels_of, tables)])
@@ -174,8 +181,11 @@ def read_index(folder: Path, found: Manifest, keys: np.ndarray, *, writable: boo
     path = _whole(folder, found.index)
     try:
         opened = index.read(path, keys, found.recipe["index"], writable=writable)
-    except RuntimeError as error:  # FAISS's own
-        raise BadMemory(f"{path} cannot be read ({str(error).splitlines()[0]}). {_anew(folder)}") from error
+    except MilvusFailed:
+        raise
+    except (RuntimeError, MemoryError, ValueError, KeyError, TypeError) as error:  # FAISS's own, or no JSON for Milvus
+        reason = next(iter(str(error).splitlines()), repr(error))
+        raise BadMemory(f"{path} cannot be read ({reason}). {_anew(folder)}") from error
     if len(opened) != len(keys) or opened.width != found.width:
         raise BadMemory(
             f"{path} holds {len(opened)} × {opened.width} numbers, "
@@ -200,7 +210,30 @@ def _whole(folder: Path, file: manifest.File) -> Path:
         raise BadMemory(
             f"{path} is damaged: {path.stat().st_size} bytes, and {file.bytes} were written. {_anew(folder)}"
         )
+    if file.bytes <= VERIFIED_UP_TO and described(path) != file:
+        raise BadMemory(f"{path} is damaged (checksum). {_anew(folder)}")
     return path
+
+
+def described(path: Path) -> manifest.File:
+    """A file as it is on the disk."""
+    with path.open("rb") as file:
+        return manifest.File(path.name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def in_parts(keys: np.ndarray) -> Iterator[np.ndarray]:
+    """Keys [N, D] a few megabytes at a time."""
+    step = max(1, CHUNK // (keys.shape[1] * keys.itemsize))
+    for start in range(0, len(keys), step):
+        yield keys[start : start + step]
+
+
+def sha256(keys: np.ndarray) -> str:
+    """The checksum of keys [N, D]."""
+    digest = hashlib.sha256()
+    for part in in_parts(keys):
+        digest.update(part.tobytes())
+    return digest.hexdigest()
 
 
 def _anew(folder: Path) -> str:

@@ -61,11 +61,21 @@ class Retriever:
 
 
 def open_or_build(
-    config: ConfigDict, dataset: Dataset, tokenizer: Tokenizer, *, folder: Path, cache: Path, mesh: Mesh
+    config: ConfigDict,
+    dataset: Dataset,
+    tokenizer: Tokenizer,
+    *,
+    folder: Path,
+    cache: Path,
+    mesh: Mesh,
+    may_build: bool = True,
 ) -> Retriever:
-    """The retriever over the memory in `folder`, which is built from the training split if it does not exist."""
+    """The retriever over the memory in `folder`. If there is none it is built, or an error unless `may_build`."""
     e = encoder.load(config, mesh)
-    memory = build.open_or_build(config, dataset, e, folder=folder, mesh=mesh)
+    if may_build:
+        memory = build.open_or_build(config, dataset, e, folder=folder, mesh=mesh)
+    else:
+        memory = build.open_existing(config, dataset, e, folder=folder)
     snippets = Snippets.tokenise(memory.texts, tokenizer, config.memory.cut)
     ef_search, same_image = index.ef_search(config), None
     if config.memory.exclude == "id":

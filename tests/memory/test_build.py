@@ -4,13 +4,14 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rac_jax import config as configs
 from rac_jax import sharding
 from rac_jax.config import ConfigError
 from rac_jax.data.sets import digits
-from rac_jax.memory import build, edit, manifest
+from rac_jax.memory import build, check, columns, edit, manifest, sources, store
 from rac_jax.models.preprocessing import HALF
 from rac_jax.retrieval.encoder import Encoder
 from tests.memory.conftest import add
@@ -21,6 +22,25 @@ def encode(parameters, images):
 
 
 def open_or_build(dataset, folder, *, function=encode, **changes):
+    config, encoder, mesh = prepared(function, changes)
+    return build.open_or_build(config, dataset, encoder, folder=folder, mesh=mesh)
+
+
+def open_existing(dataset, folder, **changes):
+    config, encoder, _ = prepared(encode, changes)
+    return build.open_existing(config, dataset, encoder, folder=folder)
+
+
+def add_keys(folder, name, keys, function=encode):
+    """Add keys made elsewhere, as the command does."""
+    config, encoder, mesh = prepared(function, {})
+    table = columns.make(pa.array(["x"] * len(keys)), ["i"] * len(keys))
+    content = sources.Content("test", "", f"of {name}", table, keys=keys)
+    recipe = manifest.read(folder).recipe if manifest.exists(folder) else build.make_recipe(config, encoder)
+    build.add(config, recipe, name, content, encoder, folder=folder, mesh=mesh)
+
+
+def prepared(function, changes):
     config = configs.default()
     config.data.image_size = 16
     with config.unlocked():
@@ -28,8 +48,7 @@ def open_or_build(dataset, folder, *, function=encode, **changes):
             config.memory[name] = value
     mesh = sharding.make_mesh(config)
     parameters = sharding.put_replicated(mesh, {"scale": jnp.float32(1)})
-    encoder = Encoder(function, parameters, HALF, 16)
-    return build.open_or_build(config, dataset, encoder, folder=folder, mesh=mesh)
+    return config, Encoder(function, parameters, HALF, 16), mesh
 
 
 def test_a_row_for_each_training_image_with_its_classs_text(tmp_path):
@@ -140,6 +159,16 @@ def test_k_larger_than_what_is_enabled(tmp_path):
     assert open_or_build(dataset, tmp_path / "m", k=19).enabled == 20
 
 
+def test_commands_that_read_do_not_build(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no memory in .*typo; check --memory"):
+        open_existing(digits.load(0), tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
+    built = open_or_build(digits.load(0), tmp_path / "m")
+    assert open_existing(digits.load(0), tmp_path / "m").fingerprint == built.fingerprint
+    with pytest.raises(manifest.BadMemory, match="its source 'train' is digits, train, 466 images, and not"):
+        open_existing(digits.load(1), tmp_path / "m")
+
+
 def test_a_memory_for_other_data_is_refused(tmp_path):
     open_or_build(digits.load(0), tmp_path / "m")
     with pytest.raises(manifest.BadMemory, match="its source 'train' is digits, train, 466 images, and not"):
@@ -169,3 +198,47 @@ def test_a_key_that_is_not_finite_names_its_image(tmp_path, monkeypatch):
     dark = np.flatnonzero(dataset.split("train").images.pixels.mean(axis=(1, 2, 3)) < 50)
     with pytest.raises(ValueError, match=rf"the key of digits/train/{dark[0]} is not finite"):
         open_or_build(dataset, tmp_path / "m", function=sometimes_nan)
+
+
+@pytest.mark.parametrize("wrong", ["width", "not finite", "no images"])
+def test_an_add_that_fails_leaves_the_memory_as_it_was(tmp_path, wrong):
+    before = open_or_build(digits.load(0), tmp_path / "m")
+    keys = np.random.default_rng(0).normal(size=(9, 16)).astype(np.float32)
+    bad = {"width": keys[:, :5], "not finite": np.where(keys > 1, np.nan, keys), "no images": keys[:0]}[wrong]
+    with pytest.raises(ValueError, match=r"keys of 5 numbers|is not finite|has no images"):
+        add_keys(tmp_path / "m", "bad", bad)
+    after = store.read(tmp_path / "m")
+    assert after.manifest.sources == before.manifest.sources and check.problems(tmp_path / "m") == []
+    assert (tmp_path / "m" / after.manifest.keys).stat().st_size == before.keys.nbytes
+    add_keys(tmp_path / "m", "good", keys)  # nothing is in the way
+    assert len(store.read(tmp_path / "m")) == 466 + 9
+
+
+def test_a_first_add_that_fails_leaves_no_memory(tmp_path):
+    keys = np.ones((9, 16), np.float32)
+    with pytest.raises(ValueError, match="is not finite"):
+        add_keys(tmp_path / "m", "bad", keys * np.nan)
+    assert not manifest.exists(tmp_path / "m")
+    add_keys(tmp_path / "m", "good", keys)
+    assert len(store.read(tmp_path / "m")) == 9
+
+
+def test_a_bad_image_does_not_block_other_adds(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "SHARD", 64)
+    dataset, _ = counted_digits()
+    memory = open_or_build(dataset, tmp_path / "m")
+    config, encoder, mesh = prepared(encode, {"encode_batch": 32})
+    content = sources.of_split(digits.load(0), "test")
+
+    class Bad(type(content.split.images)):
+        def __getitem__(self, position):
+            if position == 200:
+                raise ValueError("a bad image")
+            return super().__getitem__(position)
+
+    bad = Bad(**vars(content.split.images))
+    content = dataclasses.replace(content, split=dataclasses.replace(content.split, images=bad))
+    with pytest.raises(Exception, match="a bad image"):
+        build.add(config, memory.recipe, "test", content, encoder, folder=tmp_path / "m", mesh=mesh)
+    assert manifest.read(tmp_path / "m").sources == memory.manifest.sources
+    add_keys(tmp_path / "m", "good", np.ones((3, 16), np.float32))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from absl import app
 from absl.testing import flagsaver
 from PIL import Image
 
@@ -103,6 +104,37 @@ def test_keys_made_elsewhere(command, config, tmp_path):
     np.save(tmp_path / "k.npy", np.eye(5, 31, dtype=np.float32))
     with pytest.raises(manifest.BadMemory, match="keys of 31 numbers; this memory's have 32"):
         command("add", **{**arguments, "source": "narrow"})
+
+
+def test_long_captions_are_shortened(command, config, tmp_path):
+    np.save(tmp_path / "k.npy", np.eye(2, 32, dtype=np.float32))
+    (tmp_path / "t.jsonl").write_text('{"caption": "word\\n' + 99 * "long " + '"}\n{"caption": "short"}')
+    arguments = {"memory": str(tmp_path / "m"), "config": config}
+    command("add", **arguments, source="x", texts=f"{tmp_path}/t.jsonl", **{"from": f"keys:{tmp_path}/k.npy"})
+    Image.new("RGB", (16, 16)).save(tmp_path / "q.png")
+    printed = command("search", str(tmp_path / "q.png"), **arguments, k=2).splitlines()
+    assert len(printed) == 3 and max(map(len, printed[1:])) < 100
+    assert any("word long long" in line and "…" in line for line in printed)
+
+
+def test_search_of_a_missing_file_and_a_picture_of_an_unknown_kind(command, config, tmp_path):
+    np.save(tmp_path / "k.npy", np.eye(2, 32, dtype=np.float32))
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    arguments = {"memory": str(tmp_path / "m"), "config": config}
+    command("add", **arguments, source="x", texts=f"{tmp_path}/t.txt", **{"from": f"keys:{tmp_path}/k.npy"})
+    with pytest.raises(ValueError, match=r"none\.png: cannot be read \(No such file"):
+        command("search", str(tmp_path / "none.png"), **arguments, k=1)
+    with pytest.raises(app.UsageError, match=r"--out=a\.xyz: the name of a picture ends in \.png"):
+        command("search", str(tmp_path / "none.png"), **arguments, k=1, out="a.xyz")
+
+
+def test_the_config_is_checked_for_all_devices_and_its_on_bad_image_stays(config, monkeypatch):
+    config.mesh.data, config.mesh.fsdp, config.data.on_bad_image = -1, 8, "skip"
+    monkeypatch.setattr(commands, "CONFIG", types.SimpleNamespace(value=config))
+    assert commands._config(Path("nowhere")).data.on_bad_image == "skip"
+    config.data.on_bad_image = "error"
+    with flagsaver.flagsaver(skip_bad=True):
+        assert commands._config(Path("nowhere")).data.on_bad_image == "skip"
 
 
 def test_another_encoder_is_refused(command, config, pets, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import multiprocessing
+import os
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ from rac_jax.memory import check, columns, edit, index, manifest, store
 from rac_jax.memory.manifest import BadMemory
 from rac_jax.retrieval.lookup import Lookup
 from rac_jax.retrieval.snippets import Snippets
+from rac_jax.runtime import files
 from tests.memory.conftest import RECIPE, add, make
 
 FLAT = {**RECIPE, "index": {"kind": "flat", "metric": "cosine"}}
@@ -196,7 +198,7 @@ def test_one_writer_at_a_time(memory):
     other.join()
 
 
-@pytest.mark.parametrize("pattern", ["keys-0.bin", "rows-*.arrow", "index-*.faiss"])
+@pytest.mark.parametrize("pattern", ["keys-0.bin", "rows-*.arrow", "classes-*.arrow", "index-*.faiss"])
 def test_check_finds_a_flipped_bit(memory, pattern):
     (path,) = memory.folder.glob(pattern)
     assert check.problems(memory.folder) == []
@@ -246,3 +248,51 @@ def test_a_training_image_is_left_out_wherever_its_source_lies(tmp_path, keys, s
     assert not (found.rows == own[:, None]).any()
     np.testing.assert_array_equal(found.rows[:, 0], np.arange(40))  # the twin is no reason to leave anything out
     assert (found.rows < 80).all() and (found.rows >= 0).all()
+
+
+class FullDisk:
+    """Files cannot be written until some bytes are free."""
+
+    def __init__(self, monkeypatch, folder):
+        self.folder, self.used = folder, self.bytes(folder)
+        write = files.write_text
+        monkeypatch.setattr(files, "write_text", lambda path, text: self.check() or write(path, text))
+
+    @staticmethod
+    def bytes(folder):
+        return sum(path.stat().st_size for path in folder.iterdir())
+
+    def check(self):
+        if self.bytes(self.folder) >= self.used:
+            raise OSError("cannot be written: No space left on device")
+
+
+def test_on_a_full_disk_a_source_can_be_removed(memory, monkeypatch):
+    FullDisk(monkeypatch, memory.folder)
+    with edit.editing(memory.folder) as editor:
+        editor.set_state("train", manifest.REMOVED)
+    assert store.read(memory.folder).enabled == 0
+
+
+def test_on_a_full_disk_an_unfinished_source_can_be_removed(memory, keys, monkeypatch):
+    with edit.editing(memory.folder) as editor:
+        editor.start("more", rows=80, fingerprint="g", origin="test")
+        editor.append(keys)
+    (memory.folder / manifest.RESERVE).unlink()
+    FullDisk(monkeypatch, memory.folder)
+    with edit.editing(memory.folder) as editor:
+        editor.set_state("more", manifest.REMOVED)
+    assert [source.name for source in store.read(memory.folder).manifest.sources] == ["train"]
+
+
+def test_keys_that_were_cut_off_before_their_source_was_forgotten_are_encoded_again(memory, keys):
+    with edit.editing(memory.folder) as editor:
+        editor.start("more", rows=40, fingerprint="g", origin="test")
+        editor.append(keys[:30])
+        path = memory.folder / editor.manifest.keys
+    os.truncate(path, path.stat().st_size - 20 * 8 * 4 - 3)
+    with edit.editing(memory.folder) as editor:
+        assert editor.start("more", rows=40, fingerprint="g", origin="test") == 9
+        editor.append(keys[9:])
+        editor.finish(columns.make(pa.array(["a"] * 40), ["i"] * 40))
+    np.testing.assert_array_equal(store.read(memory.folder).keys[40:], index.unit(keys))

@@ -1,5 +1,6 @@
 """Opening a memory, and what is wrong with one."""
 
+import dataclasses
 import re
 import shutil
 
@@ -7,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rac_jax.memory import columns, edit, index, manifest, store
+from rac_jax.memory import check, columns, edit, index, manifest, store
 from tests.memory.conftest import RECIPE, TEXTS, add, make
 
 
@@ -33,7 +34,7 @@ def test_keys_for_l2_keep_their_length(tmp_path, keys):
 
 def test_nothing_but_the_memory_is_left(memory):
     names = sorted(path.name.partition("-")[0] for path in memory.folder.iterdir())
-    assert names == ["classes", "index", "keys", "lock", "manifest.json", "rows"]
+    assert names == ["classes", "index", "keys", "lock", "manifest.json", "reserve", "rows"]
     assert [path.name for path in memory.folder.parent.iterdir()] == ["memory"]
 
 
@@ -90,7 +91,7 @@ def _replaced(memory, pattern, write):
     """The memory with another file, which its manifest describes rightly."""
     (path,) = memory.folder.glob(pattern)
     write(path)
-    found, described = manifest.read(memory.folder), edit.described(path)
+    found, described = manifest.read(memory.folder), store.described(path)
     source = manifest.dataclasses.replace(found.sources[0], columns=described)
     changes = {"sources": (source,)} if pattern.startswith("rows") else {"index": described}
     manifest.write(memory.folder, manifest.dataclasses.replace(found, **changes))
@@ -134,6 +135,58 @@ def test_bad_manifests(memory, content, message):
     (memory.folder / "manifest.json").unlink()
     with pytest.raises(FileNotFoundError, match="no memory"):
         store.read(memory.folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m, s: {"keys": "../victim"},
+        lambda m, s: {"keys": "/etc/passwd"},
+        lambda m, s: {"index": dataclasses.replace(m.index, name="../victim")},
+        lambda m, s: {"sources": (dataclasses.replace(s, columns=manifest.File("a/b", 1, "")),)},
+        lambda m, s: {"sources": (dataclasses.replace(s, classes=manifest.File("keys-0.bin", 1, "")),)},
+    ],
+    ids=["keys", "absolute", "index", "rows", "classes"],
+)
+def test_a_manifest_that_names_files_elsewhere_is_refused_before_anything_is_written(memory, keys, change):
+    victim = memory.folder.parent / "victim"
+    victim.write_bytes(bytes(100_000))
+    found = manifest.read(memory.folder)
+    manifest.write(memory.folder, dataclasses.replace(found, **change(found, found.sources[0])))
+    for use in (store.read, lambda folder: add(folder, "more", keys + 1), check.problems):
+        with pytest.raises(manifest.BadMemory, match="it must be a file in this folder"):
+            use(memory.folder)
+    assert victim.read_bytes() == bytes(100_000)
+
+
+def test_a_file_is_no_memory(tmp_path):
+    (tmp_path / "m").write_text("x")
+    for use in (manifest.exists, lambda path: edit.create(path, RECIPE, width=8)):
+        with pytest.raises(manifest.BadMemory, match="is a file; a memory is a folder"):
+            use(tmp_path / "m")
+    with pytest.raises(FileNotFoundError, match="there is no memory in"):
+        store.read(tmp_path / "m")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot be written: Not a directory"):
+        edit.create(tmp_path / "file" / "m", RECIPE, width=8)
+
+
+def test_large_damaged_columns_are_named_on_opening(memory, monkeypatch):
+    monkeypatch.setattr(store, "VERIFIED_UP_TO", 0)  # as if the files were too large for checksums
+    (path,) = memory.folder.glob("rows-*.arrow")
+    content, ended = path.read_bytes(), 0
+    for place in range(0, len(content), 5):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        try:
+            opened = store.read(memory.folder)
+            opened.texts.take(opened.text_of), list(opened.images)
+        except manifest.BadMemory as error:
+            assert path.name in str(error)
+            ended += 1
+    assert ended > 50
 
 
 def test_an_open_memory_does_not_notice_changes(memory, keys, tmp_path):

@@ -91,9 +91,9 @@ class MilvusIndex:
 
 def build(keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
     """A new collection of keys [N, D]."""
+    client, name = _connect(spec["uri"]), f"rac_jax_{uuid.uuid4().hex}"  # says so where the package is missing
     from pymilvus import DataType, MilvusClient
 
-    client, name = _connect(spec["uri"]), f"rac_jax_{uuid.uuid4().hex}"
     schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
     schema.add_field("row", DataType.INT64, is_primary=True)
     schema.add_field("key", DataType.FLOAT_VECTOR, dim=keys.shape[1])
