@@ -63,7 +63,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.k = 30  # neighbours whose texts T reads
     c.memory.metric = "cosine"  # cosine | l2
     c.memory.precision = "auto"  # of the stored keys: float32 | float16 | auto (float16 for the _sq indexes)
-    c.memory.index = "hnsw"  # hnsw | hnsw_sq | ivf_sq | flat | device | milvus | auto: see rac_jax/memory/index.py
+    c.memory.index = "hnsw"  # hnsw | hnsw_sq | ivf_sq | flat | device | milvus | auto: see rac_jax/memory/index/
     c.memory.device_dtype = "bfloat16"  # index "device": keys on the devices: bfloat16 | float16 | float32 (exact)
     c.memory.milvus_uri = ""  # index "milvus": the server, as http://host:19530, or a file for milvus-lite
     c.memory.hnsw_m = 32  # links of a node

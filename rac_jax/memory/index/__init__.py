@@ -1,7 +1,7 @@
 """Nearest keys. Similarity is larger for nearer keys, whatever the metric.
 
 flat, hnsw, hnsw_sq and ivf_sq are FAISS's (faiss_index.py), milvus is a server (milvus.py), and device is no index at
-all: the accelerators read every key (on_device.py). auto is flat while there are few rows, and then hnsw.
+all: the accelerators read every key (device.py). auto is flat while there are few rows, and then hnsw.
 
 What an index is made of is its `spec`, which a memory keeps, so that it can grow and be rebuilt without a config.
 """
@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from rac_jax.memory.index import faiss_index, milvus
 from rac_jax.memory.index.faiss_index import FaissIndex
+from rac_jax.memory.index.left_out import leave_out as leave_out
 
 FLAT_UP_TO = 10_000  # rows, for "auto"
 
@@ -103,16 +104,6 @@ def add(index: Index, keys: np.ndarray) -> Index:
         return build(np.concatenate([index.stored(), keys]), index.spec)  # it outgrew its kind
     index.add(keys)
     return index
-
-
-def leave_out(rows: Any, similarities: Any, left_out: Any, k: int, xp: Any = np) -> tuple[Any, Any]:
-    """The first k of the rows [B, K] found that are not `left_out` [B, K] bool, with their similarities: [B, k].
-
-    The order stays. Where fewer than k are left the rest is −1. `xp` is numpy, or jax.numpy on the devices.
-    """
-    order = xp.argsort(left_out, axis=1, stable=True)[:, :k]
-    rows = xp.take_along_axis(xp.where(left_out, -1, rows), order, axis=1)
-    return rows, xp.take_along_axis(similarities, order, axis=1)
 
 
 def search(

@@ -3,6 +3,10 @@
 The memory's folder stays what it is; in place of FAISS's file lies one that names the collection. Its fields are `row`,
 the primary key, and `key`. Rows are written by number, so a change that was interrupted can be made again; what it left
 behind, rows after the memory's last or a collection that no memory names, is never read (and may be dropped by hand).
+
+Sources are ranges of rows, so enabled sources are a short filter. Rows kept at random would be a filter as long as the
+memory: then more rows are asked for, and those that are not kept are dropped here. Where few rows are kept, they are
+compared here with the keys of the memory's own file.
 """
 
 import dataclasses
@@ -18,7 +22,14 @@ from typing import Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from rac_jax.memory.index.left_out import leave_out
+
 WRITTEN, ASKED = 2_000, 1_000  # rows, queries in one call
+ANSWERED = 200_000  # rows in one answer, at most
+MOST_RANGES = 64  # in a filter
+MOST_ROWS = 16_384  # that Milvus finds for a query
+FEW = 16  # if fewer than one row in so many is kept, these are compared here
+TRANSIENT = (1, 2, 4, 5, 8)  # Milvus's codes for not ready, unavailable, too many requests, internal error, rate limit
 WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts
 TIMEOUT = 30.0  # seconds for one attempt
 NOT_FOUND = 100  # Milvus's code for a collection that is not there
@@ -40,6 +51,7 @@ class MilvusIndex:
     rows: int
     width: int
     client: Any
+    keys: list[np.ndarray]  # the memory's own, [N, D] in total
     more_there: bool = False  # rows in the collection that are not, or not yet, the memory's
 
     def __len__(self) -> int:
@@ -49,17 +61,34 @@ class MilvusIndex:
         self, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `index.search`; the server searches its own graph."""
+        mine = f"row < {self.rows}" if self.more_there else ""
+        if allowed is None or allowed.all():
+            return self._search(queries, k, ef_search, mine)
+        expression = within(allowed, MOST_RANGES)
+        if expression is not None:
+            return self._search(queries, k, ef_search, expression)
+        count = int(allowed.sum())
+        limit = min(2 * k * self.rows // max(count, 1), MOST_ROWS)
+        if count * FEW < self.rows or k > MOST_ROWS:
+            return self._compare(queries, k, allowed)
+        rows, similarities = self._search(queries, max(limit, k), ef_search, mine)
+        rows, similarities = leave_out(rows, similarities, (rows < 0) | ~allowed[rows], k)
+        short = np.flatnonzero((rows >= 0).sum(axis=1) < min(k, count))
+        if len(short):
+            rows[short], similarities[short] = self._compare(queries[short], k, allowed)
+        return rows, similarities
+
+    def _search(self, queries: np.ndarray, k: int, ef_search: int, expression: str) -> tuple[np.ndarray, np.ndarray]:
+        """The k nearest of the rows that the expression describes, in calls of a bounded size."""
         rows = np.full((len(queries), k), -1, np.int64)
         similarities = np.zeros((len(queries), k), np.float32)
-        if allowed is None and self.more_there:
-            allowed = np.ones(self.rows, bool)
-        kept = "" if allowed is None else within(allowed)
-        for start in range(0, len(queries), ASKED):
+        asked = max(1, min(ASKED, ANSWERED // k))
+        for start in range(0, len(queries), asked):
             hits = self._ask(
                 "search",
-                data=list(queries[start : start + ASKED]),
+                data=list(queries[start : start + asked]),
                 limit=k,
-                filter=kept,
+                filter=expression,
                 output_fields=["row"],
                 search_params={"params": {"ef": max(ef_search, k)}},
             )
@@ -67,6 +96,23 @@ class MilvusIndex:
                 rows[number, : len(hit.ids)] = hit.ids
                 similarities[number, : len(hit.ids)] = hit.distances
         return rows, similarities if self.spec["metric"] == "cosine" else -similarities
+
+    def _compare(self, queries: np.ndarray, k: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same, exactly: by the keys of the allowed rows in the memory's own file."""
+        some, cosine = np.flatnonzero(allowed), self.spec["metric"] == "cosine"
+        ends = np.cumsum([len(part) for part in self.keys])
+        of_part = np.searchsorted(ends, some, side="right")
+        parts = [part[some[of_part == i] - (ends[i] - len(part))] for i, part in enumerate(self.keys)]
+        keys = np.concatenate(parts).astype(np.float32)
+        near = queries @ keys.T
+        if not cosine:
+            near = 2 * near - (keys**2).sum(axis=1) - (queries**2).sum(axis=1, keepdims=True)
+        order = np.argsort(-near, axis=1, kind="stable")[:, :k]
+        rows = np.full((len(queries), k), -1, np.int64)
+        similarities = np.zeros((len(queries), k), np.float32)
+        rows[:, : order.shape[1]] = some[order]
+        similarities[:, : order.shape[1]] = np.take_along_axis(near, order, axis=1)
+        return rows, similarities
 
     def add(self, keys: np.ndarray) -> None:
         """Further keys, which get the rows after the last."""
@@ -76,6 +122,7 @@ class MilvusIndex:
             self._ask("upsert", data=[{"row": self.rows + i, "key": key} for i, key in enumerate(part, start)])
         self._ask("flush")
         self.rows += len(keys)
+        self.keys = [*self.keys, keys]
 
     def write(self, path: Path) -> None:
         """Where the collection is."""
@@ -102,7 +149,7 @@ def build(keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
     graph.add_index("key", index_type="HNSW", metric_type=METRICS[spec["metric"]], params=params)
     create = {"schema": schema, "index_params": graph, "consistency_level": "Strong", "timeout": TIMEOUT}
     _patiently(spec["uri"], lambda: client.create_collection(name, **create))
-    index = MilvusIndex(spec, name, 0, keys.shape[1], client)
+    index = MilvusIndex(spec, name, 0, keys.shape[1], client, [])
     index.add(keys)
     return index
 
@@ -110,7 +157,7 @@ def build(keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
 def read(path: Path, keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
     """The collection that a file names, which must hold a row for each of the memory's keys [N, D]."""
     name = json.loads(path.read_text())["collection"]
-    index = MilvusIndex(spec, name, len(keys), keys.shape[1], _connect(spec["uri"]))
+    index = MilvusIndex(spec, name, len(keys), keys.shape[1], _connect(spec["uri"]), [keys])
     index._ask("load_collection")
     there = index._count(f"row < {len(keys)}")
     if there != len(keys):
@@ -119,9 +166,11 @@ def read(path: Path, keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
     return index
 
 
-def within(allowed: np.ndarray) -> str:
-    """Milvus's expression for the allowed rows [N]; there are few ranges of them, for a source is one."""
+def within(allowed: np.ndarray, most: int) -> str | None:
+    """Milvus's expression for the allowed rows [N]; None if they are more than so many ranges."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], allowed, [False]]).astype(np.int8)))
+    if len(edges) > 2 * most:
+        return None
     ranges = [f"(row >= {start} and row < {stop})" for start, stop in edges.reshape(-1, 2)]
     return " or ".join(ranges) or "row < 0"
 
@@ -139,7 +188,7 @@ def _connect(uri: str) -> Any:
 
 
 def _patiently(uri: str, ask: Callable[[], T]) -> T:
-    """What the server answers, if need be after some attempts, with longer and longer waits between them."""
+    """What the server answers. Where another attempt may help, there are some, with longer and longer waits."""
     from pymilvus.exceptions import MilvusException
 
     for wait in (*WAITS, None):
@@ -148,6 +197,8 @@ def _patiently(uri: str, ask: Callable[[], T]) -> T:
         except MilvusException as error:
             if error.code == NOT_FOUND:
                 raise MilvusFailed(f"{uri} has no such collection ({error}); build the memory anew") from error
+            if not _is_transient(error):
+                raise MilvusFailed(f"{uri} refuses a request ({error})") from error
             if wait is None:
                 raise MilvusFailed(
                     f"the Milvus server at {uri} does not answer ({error}); "
@@ -155,3 +206,13 @@ def _patiently(uri: str, ask: Callable[[], T]) -> T:
                 ) from error
             time.sleep(wait)
     raise AssertionError("not reached")
+
+
+def _is_transient(error: Any) -> bool:
+    """May the same request succeed later?"""
+    from pymilvus import exceptions
+
+    if isinstance(error, exceptions.MilvusUnavailableException | exceptions.ConnectError):
+        return True
+    plain = type(error) is exceptions.MilvusException and not error.is_input_error
+    return error.retriable or (plain and error.code in TRANSIENT)

@@ -69,8 +69,50 @@ def test_fewer_rows_than_the_memory_has_is_an_error(tmp_path, keys, recipe):
 
 
 def test_ranges_of_rows():
-    assert milvus.within(np.array([1, 1, 0, 0, 1], bool)) == "(row >= 0 and row < 2) or (row >= 4 and row < 5)"
-    assert milvus.within(np.zeros(3, bool)) == "row < 0"
+    allowed = np.array([1, 1, 0, 0, 1], bool)
+    assert milvus.within(allowed, 2) == "(row >= 0 and row < 2) or (row >= 4 and row < 5)"
+    assert milvus.within(allowed, 1) is None
+    assert milvus.within(np.zeros(3, bool), 2) == "row < 0"
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_the_same_neighbours_as_faiss_whatever_rows_are_kept_by_short_expressions(keys, recipe, metric, monkeypatch):
+    monkeypatch.setattr(milvus, "MOST_RANGES", 2)
+    monkeypatch.setattr(milvus, "ANSWERED", 50)  # several calls
+    random = np.random.default_rng(0)
+    keys = np.concatenate([keys, random.normal(size=(300, 8)).astype(np.float32)])
+    keys = index.unit(keys) if metric == "cosine" else keys
+    built = index.add(index.build(keys[:100], recipe["index"] | {"metric": metric}), keys[100:])
+    flat = index.build(keys, {"kind": "flat", "metric": metric})
+    expressions = []
+    ask = built._ask
+    monkeypatch.setattr(built, "_ask", lambda method, **a: expressions.append(a["filter"]) or ask(method, **a))
+    sources = (np.arange(340) < 100) | (np.arange(340) > 200)
+    for allowed in (None, sources, random.random(340) < 0.5, random.random(340) < 0.02, np.arange(340) % 100 == 3):
+        for k in (1, 9):
+            (rows, near), (expected, nearest) = (
+                index.search(i, keys[:23] + 0.01, k, 64, allowed) for i in (built, flat)
+            )
+            np.testing.assert_array_equal(rows, expected)
+            there = expected >= 0
+            np.testing.assert_allclose(near[there], nearest[there], rtol=1e-4, atol=1e-5)
+    assert max(map(len, expressions)) < 100
+
+
+def test_a_request_that_is_wrong_is_not_made_again(monkeypatch, keys, recipe):
+    built = index.build(index.unit(keys), recipe["index"])
+
+    class Refusing:
+        asked = 0
+
+        def search(self, **arguments):
+            self.asked += 1
+            raise pymilvus.MilvusException(code=1100, message="invalid parameter")
+
+    refusing = dataclasses.replace(built, client=Refusing())
+    with pytest.raises(milvus.MilvusFailed, match=r"refuses a request .*invalid parameter"):
+        index.search(refusing, keys, 1, 64)
+    assert refusing.client.asked == 1
 
 
 def test_a_server_that_is_gone_is_named(monkeypatch, keys, recipe):
