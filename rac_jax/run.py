@@ -111,3 +111,9 @@ def _model(config: ConfigDict, num_classes: int, tokenizer: Tokenizer | None) ->
     return RAC(
         base, text, num_classes=num_classes, scale=m.scale, cosine=config.loss.name.startswith("ldam"), rngs=rngs
     )
+
+
+def from_shapes(config: ConfigDict, dataset: Dataset, tokenizer: Tokenizer | None, mesh: Mesh) -> Run:
+    """A run without images, weights and memory, for compiling its programs: only the dataset's classes are used."""
+    make_model = functools.partial(_model, config, dataset.num_classes, tokenizer)
+    return Run(config, mesh, dataset, None, make_model, nnx.eval_shape(make_model))

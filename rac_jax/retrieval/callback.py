@@ -47,6 +47,18 @@ def through_host(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Re
 
 def on_device(encode: Encode, lookup: Lookup, mesh: Mesh, dtype: str) -> Callable[..., Retrieved]:
     """The same function with the memory on the devices, its keys as `dtype`: no call to the host."""
+    snippets = lookup.snippets
+    texts = {"text_of": lookup.memory.text_of, "tokens": snippets.tokens}
+    texts |= {"starts": snippets.starts, "lengths": snippets.lengths}
+    if lookup.same_image is not None:
+        texts["same_image"] = lookup.same_image
+    placed = sharding.put_replicated(mesh, {name: np.asarray(values, np.int32) for name, values in texts.items()})
+    table = device.place(lookup.memory, mesh, lookup.fetched, dtype)
+    return functools.partial(device_program(encode, lookup, mesh), table, placed)
+
+
+def device_program(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Retrieved]:
+    """What `on_device` calls, before the memory's keys and texts are bound to it as its first two arguments."""
     axes, snippets = mesh.axis_names, lookup.snippets
 
     def local(table: device.Table, texts: dict[str, jax.Array], parameters: Any, images: Any, own: Any) -> Retrieved:
@@ -60,13 +72,7 @@ def on_device(encode: Encode, lookup: Lookup, mesh: Mesh, dtype: str) -> Callabl
         tokens = on_device.join(jnp.where(there, texts["text_of"][rows], -1), jnp)
         return {"tokens": tokens, "rows": rows, "similarities": jnp.where(there, similarities, 0)}
 
-    program = _over_the_batch(local, mesh, device.specs(mesh), PartitionSpec(), PartitionSpec(), batched=2)
-    texts = {"text_of": lookup.memory.text_of, "tokens": snippets.tokens}
-    texts |= {"starts": snippets.starts, "lengths": snippets.lengths}
-    if lookup.same_image is not None:
-        texts["same_image"] = lookup.same_image
-    placed = sharding.put_replicated(mesh, {name: np.asarray(values, np.int32) for name, values in texts.items()})
-    return functools.partial(program, device.place(lookup.memory, mesh, lookup.fetched, dtype), placed)
+    return _over_the_batch(local, mesh, device.specs(mesh), PartitionSpec(), PartitionSpec(), batched=2)
 
 
 def keys_only(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:

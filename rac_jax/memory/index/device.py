@@ -18,9 +18,7 @@ Table = dict[str, jax.Array]
 
 def place(memory: Memory, mesh: Mesh, k: int, dtype: str) -> Table:
     """The rows of a memory on the mesh, at least k of them, keys as `dtype`."""
-    per_device = -(-max(len(memory), k) // mesh.size)
-    if per_device > CHUNK:
-        per_device = -(-per_device // CHUNK) * CHUNK
+    per_device = rows_per_device(max(len(memory), k), mesh.size)
     rows, width = per_device * mesh.size, memory.keys.shape[1]
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
@@ -37,6 +35,12 @@ def place(memory: Memory, mesh: Mesh, k: int, dtype: str) -> Table:
         "keys": jax.make_array_from_callback((rows, width), split, keys),
         "bias": jax.make_array_from_callback((rows,), split, bias),
     }
+
+
+def rows_per_device(rows: int, devices: int) -> int:
+    """How many rows each device holds, padding included."""
+    each = -(-rows // devices)
+    return each if each <= CHUNK else -(-each // CHUNK) * CHUNK
 
 
 def _bias(memory: Memory, rows: slice, number: int, dtype: str) -> np.ndarray:
