@@ -17,7 +17,7 @@ LARGEST_MARGIN = 0.5  # of LDAM, as a cosine
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What a loss makes of the class frequencies; each [C] float32."""
+    """What a loss computes from the class counts; each [C] float32."""
 
     weights: np.ndarray  # α
     delta: np.ndarray  # τΔ
@@ -27,7 +27,7 @@ class Terms:
 def class_weights(class_counts: np.ndarray, kind: str) -> np.ndarray:
     """α of each class, [C] float32, with mean 1 over the training images."""
     counts = np.asarray(class_counts, np.float64)
-    present = np.maximum(counts, 1)  # a class without images weighs on nothing
+    present = np.maximum(counts, 1)  # the weight of a class without images is never used
     if kind == "none":
         weights = np.ones_like(counts)
     elif kind == "inverse":
@@ -42,7 +42,7 @@ def class_weights(class_counts: np.ndarray, kind: str) -> np.ndarray:
 
 
 def adjustment(class_counts: np.ndarray, tau: float) -> np.ndarray:
-    """τΔ of LACE: what is added to the logits in training, [C] float32."""
+    """τΔ of LACE, which is added to the logits in training, [C] float32."""
     counts = np.maximum(np.asarray(class_counts, np.float64), 1)
     return (tau * np.log(counts / counts.sum())).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Counts of right answers per class, and what they say of the head and the tail."""
+"""Counts of correct predictions per class, and accuracies of the many, medium and few shot classes."""
 
 import dataclasses
 
@@ -22,10 +22,10 @@ class Counts:
 
 
 def batch_counts(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
-    """[3, C] int32: seen, correct and correct5 of a batch with logits [B, C]; masked rows count not."""
+    """[3, C] int32: seen, correct and correct5 of a batch with logits [B, C]; masked rows are ignored."""
     classes = logits.shape[-1]
     true = jnp.take_along_axis(logits, labels[:, None], axis=1)
-    # Ties go to the lower class, as in argmax. A logit that is not a number is never right.
+    # Ties go to the lower class, as in argmax. A row with a logit that is not finite is never correct.
     position = jnp.arange(classes, dtype=jnp.int32)[None]
     ahead = (logits > true) | ((logits == true) & (position < labels[:, None]))
     rank = ahead.sum(axis=1)
@@ -35,7 +35,7 @@ def batch_counts(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.A
 
 
 def nearest_counts(classes_found: jax.Array, labels: jax.Array, mask: jax.Array, classes: int) -> jax.Array:
-    """The same for the nearest neighbours' classes [B, k]: is the first right, is any of the first 5?"""
+    """The same for the nearest neighbours' classes [B, k]: the first is correct, any of the first 5 is correct."""
     right = classes_found == labels[:, None]
     hits = jnp.stack([mask, mask & right[:, 0], mask & right[:, :5].any(axis=1)])
     return _by_class(hits, labels, classes)

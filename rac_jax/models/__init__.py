@@ -1,4 +1,4 @@
-"""Encoders: images or tokens to features. `create` is the one way in."""
+"""Encoders: images or tokens to features, built by `create` or `from_config`."""
 
 import dataclasses
 import inspect
@@ -28,7 +28,7 @@ __all__ = ["NAMES", "Preprocessing", "create", "from_config"]
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A named model: the module that computes it and the arguments that make it that size."""
+    """A named model: its module and the arguments that give it its size."""
 
     module: Callable[..., nnx.Module]
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -89,8 +89,8 @@ def create(
     Args:
       name: one of `NAMES`.
       image_size: side of the square images; text models have none.
-      rngs: where initial parameters are drawn from; nnx.Rngs(0) when None.
-      dtype: what products are computed in; parameters, norm statistics and outputs are float32.
+      rngs: random keys of the initial parameters; nnx.Rngs(0) when None.
+      dtype: of matrix products; parameters, norm statistics and outputs are float32.
       **overrides: any other argument of the module, such as depth=3 or drop_path=0.1.
     """
     if name not in _VARIANTS:

@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def row(name: str) -> tuple[str, ...]:
-    """One line of the table. Nothing is allocated: parameters and inputs are shapes only."""
+    """One line of the table, from shapes only: no parameters are allocated."""
     model = nnx.eval_shape(lambda: models.create(name))
     example, shown = _input(model)
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

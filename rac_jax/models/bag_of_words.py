@@ -1,4 +1,4 @@
-"""Bags of words, which the paper compares CLIP's text tower to: the mean of the words' vectors, never trained."""
+"""Bags of words, the paper's comparison to CLIP's text tower: the mean of word vectors that are not trained."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from rac_jax.models.bert import PAD, mean_of_present
 
 
 class Fixed(nnx.Variable):
-    """An array that belongs to the model and is never trained."""
+    """An array of the model that is not trained."""
 
 
 class Glove(nnx.Module):
@@ -25,7 +25,7 @@ class Glove(nnx.Module):
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
-        """An empty table of vectors. A sequence may have any length: context_length and dtype change nothing."""
+        """An empty table of vectors. context_length and dtype are ignored: a sequence may have any length."""
         del context_length, dtype
         self.vectors = Fixed(jnp.zeros((vocab_size, width), jnp.float32))
         self.feature_width = width
@@ -36,7 +36,7 @@ class Glove(nnx.Module):
 
 
 class RandomWords(nnx.Module):
-    """Each id has its own vector of numbers in [0, 1), the same in every batch and every run, and kept nowhere."""
+    """Each id has a vector of numbers in [0, 1), drawn from the id: the same in every run, and not stored."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RandomWords(nnx.Module):
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
-        """No parameters. vocab_size, context_length and dtype change nothing: any id has a vector."""
+        """No parameters. vocab_size, context_length and dtype are ignored: any id has a vector."""
         del vocab_size, context_length, dtype
         self.seed = seed
         self.feature_width = width
@@ -58,7 +58,7 @@ class RandomWords(nnx.Module):
         return mean_of_present(self.vectors(tokens), tokens != PAD)
 
     def vectors(self, tokens: jax.Array) -> jax.Array:
-        """[B, T] to [B, T, width]: drawn from the id, so a word needs no table to be found in."""
+        """[B, T] to [B, T, width], drawn from the ids, without a table."""
         key = jax.random.key(self.seed, impl="threefry2x32")
 
         def draw(token: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The BERT family: token ids to the mean of the last layer's rows. MiniLM and BERT read up to 512 tokens."""
+"""The BERT family: token ids to the mean of the last layer's rows. Up to 512 tokens."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from flax import nnx
 
 from rac_jax.models import initialisers, layers
 
-PAD = 0  # the id that fills a sequence up, in every published vocabulary of the family
+PAD = 0  # the id of padding in every published vocabulary of the family
 
 
 class PostNormBlock(nnx.Module):
@@ -22,13 +22,13 @@ class PostNormBlock(nnx.Module):
         self.norm2 = layers.LayerNorm(width, epsilon=epsilon)
 
     def __call__(self, x: jax.Array, *, bias: jax.Array) -> jax.Array:
-        """Tokens [B, T, D] to [B, T, D]; `bias` [B, 1, T] keeps padding from being looked at."""
+        """Tokens [B, T, D] to [B, T, D]; `bias` [B, 1, T] masks padding."""
         x = self.norm1(x + self.attention(x, bias))
         return self.norm2(x + self.down(layers.gelu(self.up(x))))
 
 
 class Bert(nnx.Module):
-    """A transformer that looks both ways; its feature is the mean over all tokens that are not padding."""
+    """A bidirectional transformer; its feature is the mean over all tokens that are not padding."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Bert(nnx.Module):
         """Fresh parameters. mlp_width=0 means 4 · width."""
         self.token_embedding = nnx.Param(initialisers.small(rngs.params(), (vocab_size, width)))
         self.position_embedding = nnx.Param(initialisers.small(rngs.params(), (context_length, width)))
-        # Row 0 is what every token of a single text gets, row 1 is for the second of two.
+        # Row 0 is added to every token of a single text; row 1 is for the second of two texts.
         self.segment_embedding = nnx.Param(initialisers.small(rngs.params(), (2, width)))
         self.embedding_norm = layers.LayerNorm(width, epsilon=epsilon)
         self.blocks = nnx.List(
@@ -78,6 +78,6 @@ class Bert(nnx.Module):
 
 
 def mean_of_present(x: jax.Array, present: jax.Array) -> jax.Array:
-    """The mean of rows [B, T, D] where present [B, T]; zeros where none is."""
+    """The mean of the tokens [B, T, D] where present [B, T]; zeros where none is."""
     shares = present.astype(x.dtype) / jnp.maximum(jnp.sum(present, axis=1, keepdims=True), 1).astype(x.dtype)
     return jnp.sum(x * shares[:, :, None], axis=1)

@@ -1,7 +1,7 @@
 """Convolutions and batch norm, channels last.
 
-XLA's CPU code for grouped convolutions is many times slower than the same sums written as products of shifted
-images, and its sums over all pixels at once are slow as well; `depthwise` therefore spells out both directions.
+On CPUs, XLA's grouped convolutions are many times slower than the same sums written as products of shifted images, and
+its sums over all pixels are slow too. `depthwise` therefore has its own forward and backward pass.
 """
 
 import functools
@@ -87,7 +87,7 @@ class ConvNorm(nnx.Module):
         return self._convolve(x, kernel) + shift.astype(self.dtype)[None, None, None, :]
 
     def fold(self) -> None:
-        """Make the norm a part of the kernel for good, in a model that is not trained."""
+        """Merge the norm into the kernel permanently, for a model that is not trained."""
         kernel, shift = self._folded()
         self.kernel, self.shift = nnx.Param(kernel), nnx.Param(shift)
         del self.norm
@@ -109,12 +109,12 @@ class ConvNorm(nnx.Module):
 
 
 def with_norms(model: Any) -> list[ConvNorm]:
-    """A model's convolutions that have a batch norm to be folded."""
+    """The convolutions of a model that have a batch norm."""
     return [module for _, module in nnx.iter_graph(model) if isinstance(module, ConvNorm)]
 
 
 def fold_norms(model: Model) -> Model:
-    """A model that is not trained, each of its batch norms folded into its kernel: once, and not in every call."""
+    """Folds every batch norm of a model that is not trained into its kernel, once instead of in every call."""
     for convolution in with_norms(model):
         convolution.fold()
     return model
@@ -164,7 +164,7 @@ def _tap(padded: jax.Array, i: int, j: int, stride: int, height: int, width: int
 
 
 def _sum_of_taps(padded: jax.Array, kernel: jax.Array, stride: int, height: int, width: int) -> jax.Array:
-    # The barrier keeps XLA from testing the border anew for each tap.
+    # Without the barrier XLA tests for the border again for each tap.
     padded = jax.lax.optimization_barrier(padded)
     size = kernel.shape[0]
     terms = (
@@ -185,7 +185,7 @@ def _depthwise_backward(stride: int, pads: Any, kept: Any, g: jax.Array) -> tupl
 
 
 def _image_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g: jax.Array) -> jax.Array:
-    """The turned kernel slides over g, spread out by the stride."""
+    """The convolution of g, dilated by the stride, with the rotated kernel."""
     size = kernel.shape[0]
     around = [(0, 0, 0)]
     for axis in (1, 2):
@@ -199,9 +199,9 @@ def _image_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g: 
 def _kernel_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g: jax.Array) -> jax.Array:
     """For each tap the sum of x · g over all pixels.
 
-    A loop over taps, because unrolled they double the time to compile; a few rows are added elementwise before the rest
-    is summed by a product with ones, because XLA's own sums over pixels are slow on a CPU; and examples are kept apart
-    until after the loop, so that a batch on many devices is summed over them once.
+    It loops over taps because unrolling doubles the compile time. A few rows are added elementwise and the rest is
+    summed by a product with ones, because XLA's sums over pixels are slow on CPUs. Examples are summed after the loop,
+    so that there is one sum over devices.
     """
     size, channels = kernel.shape[0], kernel.shape[-1]
     batch, height, width, _ = g.shape

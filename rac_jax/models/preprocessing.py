@@ -1,4 +1,4 @@
-"""What a pretrained model expects its images to look like."""
+"""How images are prepared for a pretrained model."""
 
 import dataclasses
 from typing import Literal
@@ -17,7 +17,7 @@ class Preprocessing:
 
     Attributes:
       image_size: side of the square input, in pixels.
-      crop: share of the resized image that the centre crop keeps: resize to image_size / crop, then cut.
+      crop: share of the resized image that the centre crop keeps: resize to image_size / crop, then crop.
       mean: per channel, in units of 0..255 pixel values.
       std: per channel, in units of 0..255 pixel values.
       interpolation: how the host resizes.

@@ -64,7 +64,7 @@ class RAC(nnx.Module):
 
     @property
     def output(self) -> str:
-        """The branch that is trained and asked."""
+        """The branch whose logits are trained and evaluated."""
         if self.base is None:
             return "retrieval"
         return "base" if self.text is None else "rac"
@@ -90,14 +90,14 @@ class RAC(nnx.Module):
         return logits
 
     def probabilities(self, logits: Logits) -> Logits:
-        """What each branch believes. Inside RAC only the direction of a branch's logits counts, at the fused scale."""
+        """Probabilities by branch. In RAC only the direction of a branch's logits matters, at the fused scale."""
         if self.output == "rac":
             alone = {name: self.scale() * _unit(logits[name]) for name in ("base", "retrieval")}
             logits = {"rac": logits["rac"], **alone}
         return {name: jax.nn.softmax(values) for name, values in logits.items()}
 
     def scale(self) -> jax.Array:
-        """What the sum of the two unit vectors is multiplied by."""
+        """The factor of the sum of the two unit vectors."""
         if hasattr(self, "logit_scale"):
             return jnp.exp(self.logit_scale[...])
         return jnp.float32(self.fixed_scale)

@@ -15,7 +15,7 @@ _EPSILON = 1e-5
 
 
 class Bottleneck(nnx.Module):
-    """1 × 1 down, 3 × 3 with the stride, 1 × 1 up, added to the input or to its linear image of the new shape."""
+    """1 × 1 down, 3 × 3 with the stride, 1 × 1 up, added to the input or to its projection to the new shape."""
 
     def __init__(self, width_in: int, width: int, stride: int, *, average_shortcut: bool, drop: float, **options: Any):
         width_out = width * _EXPANSION
@@ -61,13 +61,13 @@ class ResNet(nnx.Module):
           blocks: number in each stage.
           widths: of the 3 × 3 convolutions in each stage; a block's output is four times as wide.
           stem_widths: one for a 7 × 7 convolution; several for as many 3 × 3 ones (the "d" variant).
-          average_shortcut: shortcuts average 2 × 2 pixels where others skip three of them (the "d" variant).
+          average_shortcut: shortcuts average 2 × 2 pixels instead of taking every second one (the "d" variant).
           drop_path: rate of stochastic depth in the last block; the first has none.
           batch_norm: "frozen" running statistics, or "update" with the batch's while training.
-          remat: compute activations again in the backward pass instead of keeping them.
-          preprocessing: what the images went through.
+          remat: recompute activations in the backward pass instead of keeping them.
+          preprocessing: how images are prepared.
           dtype: of the products.
-          rngs: where first values are drawn from.
+          rngs: random keys of the initial values.
         """
         options: dict[str, Any] = {
             "padding": "symmetric",
@@ -126,7 +126,7 @@ def max_pool(x: jax.Array) -> jax.Array:
 
 
 def average_pairs(x: jax.Array) -> jax.Array:
-    """The mean of each 2 × 2 pixels, of those there are at an odd border: [B, H, W, C] to [B, ⌈H / 2⌉, ⌈W / 2⌉, C]."""
+    """The mean of each 2 × 2 pixels, or of fewer at an odd border: [B, H, W, C] to [B, ⌈H / 2⌉, ⌈W / 2⌉, C]."""
     batch, height, width, channels = x.shape
     rows, columns = -(-height // 2), -(-width // 2)
     padded = jnp.pad(x, ((0, 0), (0, 2 * rows - height), (0, 2 * columns - width), (0, 0)))

@@ -9,7 +9,7 @@ from flax import nnx
 
 from rac_jax.models import layers
 
-Rows = Callable[[jax.Array], jax.Array]  # cuts rows [B, Q, D] out of [B, T, D]
+Rows = Callable[[jax.Array], jax.Array]  # selects rows [B, Q, D] of [B, T, D]
 
 
 class Block(nnx.Module):
@@ -50,7 +50,7 @@ class Block(nnx.Module):
     ) -> jax.Array:
         """Tokens [B, T, D] to [B, T, D]; `bias` is added to attention scores; `keys` [B] are for stochastic depth.
 
-        `pick` cuts out the rows whose output is wanted, and only they are computed: what a last block is asked for.
+        `pick` selects the rows whose output is needed, as in a last block; only these are computed.
         """
         first, second = layers.fold_in(keys, 0), layers.fold_in(keys, 1)
         normal = self.norm1(x)

@@ -48,10 +48,10 @@ class ViT(nnx.Module):
           layer_scale: first value of a learned scale per channel after attention and MLP (DINOv2); None for no scale.
           projection: width of a last linear layer without bias (CLIP); 0 for none.
           drop_path: rate of stochastic depth in the last block; the first has none.
-          remat: compute activations again in the backward pass instead of keeping them.
-          preprocessing: what the images went through; its image size fixes the number of positions.
+          remat: recompute activations in the backward pass instead of keeping them.
+          preprocessing: how images are prepared; its image size gives the number of positions.
           dtype: of the products.
-          rngs: where first values are drawn from.
+          rngs: random keys of the initial values.
         """
         grid = _grid(preprocessing.image_size, patch)
         self.patch_embedding = layers.Dense(patch * patch * 3, width, bias=patch_bias, dtype=dtype, rngs=rngs)

@@ -1,4 +1,4 @@
-"""Weights of other projects, read without torch, in our models."""
+"""Reads weights files of other projects, without torch, for our models."""
 
 import pathlib
 
@@ -73,4 +73,4 @@ def _renamed(tensors: tensor_files.Tensors, model: nnx.Module) -> dict[str, np.n
             return resnet_names.convert(tensors, model)
         case ViT():
             return vit_names.convert(tensors, model)
-    raise TypeError(f"no weights of other projects are known for {type(model).__name__}")
+    raise ValueError(f"no weights files are known for {type(model).__name__}")

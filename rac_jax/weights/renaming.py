@@ -17,9 +17,9 @@ class Rule:
 
     Attributes:
       pattern: a regular expression over the whole name.
-      target: our parameter's path, with \\1 for groups; None for a tensor that we have no use for. A target that ends
+      target: our parameter's path, with \\1 for groups; None for a tensor that is left out. A target that ends
         in "#0", "#1", … is one part of a parameter: the parts are joined along the last axis.
-      layout: what happens to the array.
+      layout: converts the array.
     """
 
     pattern: str
@@ -68,7 +68,7 @@ def layer_norm_rules(pattern: str, target: str) -> tuple[Rule, ...]:
 
 
 def batch_norm_rules(pattern: str, target: str) -> tuple[Rule, ...]:
-    """The four arrays of a torch BatchNorm; its step counter has no use here."""
+    """The four arrays of a torch BatchNorm; its step counter is left out."""
     return (
         *layer_norm_rules(pattern, target),
         Rule(pattern + r"\.running_mean", target + ".mean"),

@@ -1,4 +1,4 @@
-"""One reader for every kind of weights file: path to named arrays, the format recognised from the content."""
+"""Reads any supported weights file into named arrays; the format is recognised by content, not by name."""
 
 import hashlib
 import json
@@ -108,7 +108,7 @@ def _unknown(path: pathlib.Path, head: bytes) -> str:
         return f"{path} is a web page, not weights: the download needed a login or the address was wrong"
     return (
         f"{path} is no weights file that rac_jax knows: it begins with {head[:8]!r}. "
-        "Known are .npz, .safetensors, torch's .pt and .pth, and Hugging Face folders"
+        "Supported are .npz, .safetensors, torch's .pt and .pth, and Hugging Face folders"
     )
 
 

@@ -1,8 +1,8 @@
 """Reads the tensors of a torch file, zipped or legacy, without torch and without executing anything.
 
-A pickle is a program: it names functions and asks for them to be called. The unpickler here answers with four things
-only: dictionaries, tensors, storages, and the empty shells of TorchScript modules. Any other name is refused before
-anything is called. Tensors stay on disk (memory maps) until they are used.
+A pickle is a program that names functions to be called. This unpickler knows only dictionaries, tensors, storages and
+empty shells of TorchScript modules, and refuses any other name before anything is called. Tensors stay on disk (memory
+maps) until they are used.
 """
 
 import collections
@@ -48,7 +48,7 @@ class _Storage:
 
 @dataclasses.dataclass(frozen=True)
 class _Tensor:
-    """Where a tensor lies in its storage; the bytes are read later."""
+    """The position of a tensor in its storage; the bytes are read later."""
 
     storage: _Storage
     offset: int
@@ -60,7 +60,7 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any
     numbers = (offset, *shape, *strides)
     whole = all(isinstance(n, int) and n >= 0 for n in numbers) and len(shape) == len(strides)
     if not isinstance(storage, _Storage) or not whole:
-        raise RefusedFile("a tensor is described by something else than a storage and whole numbers")
+        raise RefusedFile("a tensor is not described by a storage and non-negative integers")
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
@@ -69,7 +69,7 @@ def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
 
 
 class _ScriptShell:
-    """Holds the attributes of a TorchScript module, none of its code."""
+    """Holds the attributes of a TorchScript module without its code."""
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__["attributes"] = state

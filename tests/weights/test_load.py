@@ -67,7 +67,7 @@ def test_heads_and_activation_that_no_shape_shows():
 
 
 def test_a_model_without_published_weights():
-    with pytest.raises(TypeError, match="no weights of other projects are known for RandomWords"):
+    with pytest.raises(ValueError, match="no weights files are known for RandomWords"):
         pretrained.load(models.create("random_words"), VIT)
 
 
