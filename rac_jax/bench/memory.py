@@ -251,8 +251,7 @@ def print_opening(sizes: Sizes, folder: Path) -> None:
             for start in range(0, rows, 2**20):
                 some = np.random.default_rng(start).normal(size=(min(2**20, rows - start), width))
                 editor.append(some.astype(np.float32))
-            table = pa.table({"text": texts, "image": numbers.cast(pa.large_string())}, schema=columns.SCHEMA)
-            editor.finish(table)
+            editor.finish(columns.make(texts, numbers.cast(pa.large_string())))
 
     def hide_and_show() -> None:
         with edit.editing(folder) as editor:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rac_jax.bench import made
+from rac_jax.memory import made
 
 
 def test_keys_like_others_lie_among_them():
