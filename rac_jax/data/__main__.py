@@ -1,4 +1,4 @@
-"""Shows the data set of a config: python -m rac_jax.data --config=configs/demo.py [--out=FOLDER]
+"""Show the data set of a config: python -m rac_jax.data --config=configs/demo.py [--out=FOLDER]
 
 Prints the counts and writes frequencies.png, train.png (augmented samples) and test.png.
 """
@@ -8,27 +8,33 @@ from pathlib import Path
 from absl import app, flags
 from ml_collections import config_flags
 
+from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.data import show
+from rac_jax.runtime import commands
+from rac_jax.runtime.files import whole
 
-CONFIG = config_flags.DEFINE_config_file("config", "configs/demo.py", "whose data to show")
-OUT = flags.DEFINE_string("out", "", "the folder for the pictures; default: runs/<config's name>/data")
+CONFIG = config_flags.DEFINE_config_file("config", "configs/demo.py", "The config whose data to show.")
+OUT = flags.DEFINE_string("out", "", "The folder for the pictures; default: runs/<config's name>/data.")
 
 
-def main(_: list[str]) -> None:
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
     config = CONFIG.value
+    configs.validate(config, devices=1)
     dataset = data.load(config)
     print(show.counts_table(dataset))
     out = Path(OUT.value or f"runs/{config.name}/data")
-    out.mkdir(parents=True, exist_ok=True)
     train = show.contact_sheet(dataset, dataset.split("train"), data.train_transform(config), seed=config.seed)
     pictures = {"frequencies": show.frequency_plot(dataset.class_counts), "train": train}
     if "test" in dataset.splits:
         pictures["test"] = show.contact_sheet(dataset, dataset.split("test"), data.eval_transform(config), seed=None)
     for name, picture in pictures.items():
-        picture.save(out / f"{name}.png")
+        with whole(out / f"{name}.png") as temporary:
+            picture.save(temporary, "PNG")
         print(f"wrote {out / name}.png")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    commands.run(main, CONFIG)

@@ -1,20 +1,24 @@
 """Batches of examples, on Grain: deterministic, resumable, the same for any number of processes.
 
 A batch is a dict: image uint8 [b, S, S, 3], label int32 [b], id int32 [b] (the position in the
-split) and mask bool [b] (False for padding: of a last batch, and of one that does not divide among the devices). b is
+split) and mask bool [b] (False for padding: in a last batch, and where a batch does not divide among the devices). b is
 this process's share of the batch.
 """
 
 import atexit
+import contextlib
 import dataclasses
 import functools
+import gc
 import os
+import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import grain
 import jax
 import numpy as np
+from grain._src.python.ipc.shared_memory_array import SharedMemoryArray  # has no public name
 
 from rac_jax.data.dataset import Split
 from rac_jax.data.transforms import Transform
@@ -97,7 +101,7 @@ def train_batches(
     rows: int | None = None,
     process: int | None = None,
     processes: int | None = None,
-) -> grain.DatasetIterator:
+) -> Iterator[Batch]:
     """Endless shuffled batches from batch number `start` on.
 
     A batch is a function of the seed and its number alone, so a run's step is all that a checkpoint needs
@@ -130,17 +134,38 @@ def _of_process(examples: Examples, size: int, rows: int, process: int | None, p
     return Batches(examples, size, rows, process, processes)
 
 
-def _iterate(batches: Batches, first: int, last: int, workers: int) -> grain.DatasetIterator:
-    # The unit is a batch: each thread, or worker process, makes whole ones.
+def _iterate(batches: Batches, first: int, last: int, workers: int) -> Iterator[Batch]:
+    # The unit of work is a batch: a thread or worker process makes complete ones.
     threads = 1 if workers else min(os.cpu_count() or 1, MOST_THREADS)
     reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
     result = grain.MapDataset.range(first, last).map(batches).to_iter_dataset(reading)
     if not workers:
         return iter(result)
     shared = result.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
-    iterator = iter(shared.map(_own))
+    iterator = _until_closed(iter(shared.map(_own)))
+    atexit.register(_release_shared_memory)
     atexit.register(_close, weakref.ref(iterator))
     return iterator
+
+
+def _until_closed(batches: grain.DatasetIterator) -> Generator[Batch, None, None]:
+    """The batches. At their end, after an error or when nobody needs them any more, workers and memory are released."""
+    try:
+        yield from batches
+    except Exception as error:
+        traceback.clear_frames(error.__traceback__)  # their variables would keep shared arrays alive
+        raise
+    finally:
+        batches.close()
+        _release_shared_memory()
+
+
+def _release_shared_memory() -> None:
+    """Wait until Grain has freed what it shared with workers: it does so in a thread, which an exit would cut short."""
+    gc.collect()  # some arrays are in reference cycles
+    pool = getattr(SharedMemoryArray, "_del_thread_pool", None)
+    if pool is not None:
+        pool.apply(int)  # it has one thread, so everything before this is done when it returns
 
 
 def _own(batch: Batch) -> Batch:
@@ -148,8 +173,9 @@ def _own(batch: Batch) -> Batch:
     return {name: np.array(values) for name, values in batch.items()}
 
 
-def _close(iterator: "weakref.ref[grain.DatasetIterator]") -> None:
-    """Workers that are killed at exit would leave their shared memory behind."""
+def _close(iterator: "weakref.ref[Generator[Batch, None, None]]") -> None:
+    """Stop the workers of an iterator that is still in use when the process ends."""
     alive = iterator()
     if alive is not None:
-        alive.close()
+        with contextlib.suppress(ValueError):  # a thread is just asking for the next batch
+            alive.close()

@@ -1,11 +1,11 @@
-"""Checks a data set and, if asked, packs it into ArrayRecord files that training reads quickly.
+"""Check a data set and, if asked, pack it into ArrayRecord files that training reads quickly.
 
   python -m rac_jax.data.prepare places_lt --root=DIR               check: counts, missing and bad files
   python -m rac_jax.data.prepare places_lt --root=DIR --out=PACKED  check and pack
 
-NAME is what config.data.name takes; the packed folder is then the --config.data.root of a run. Images
-are kept as they are, encoded. A run that was interrupted goes on where it stopped. The folder is also
-a TFDS data set (tfds.builder_from_directory); TensorFlow is not needed.
+NAME is a value of config.data.name; the packed folder is then the --config.data.root of a run. Images are kept as they
+are, encoded. After an interruption, the same command continues. The packed folder is also a TFDS data set
+(tfds.builder_from_directory); TensorFlow is not needed.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from rac_jax.data.dataset import Dataset
 from rac_jax.data.sets import inat, places
 from rac_jax.data.sets.packed import MANIFEST, SETTINGS, VERSION, packed_name
 from rac_jax.data.show import counts_table
+from rac_jax.runtime import starting
 from rac_jax.runtime.files import write_json, write_text
 
 CHECKSUMS = {**places.SHA256, **inat.SHA256}
@@ -162,4 +163,8 @@ def _finish(dataset: Dataset, out: Path, name: str, settings: dict[str, Any], ba
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print(starting.INTERRUPTED, file=sys.stderr)
+        sys.exit(starting.REQUEUE)

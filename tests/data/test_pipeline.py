@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +137,27 @@ def test_a_bad_image_is_an_error_that_names_it(workers: int):
     batches = pipeline.eval_batches(with_bad(2), data.eval_transform(settings()), batch_size=2, workers=workers)
     with pytest.raises(Exception, match=r"2\.jpg: not a usable image"):
         list(batches)
+
+
+def test_workers_leave_no_shared_memory_behind():
+    """In a process of its own: the message comes when it ends."""
+    code = """
+import sys
+from absl import flags
+from rac_jax import data
+from rac_jax.data import pipeline
+from tests.data import test_pipeline as here
+if __name__ == "__main__":
+    flags.FLAGS.mark_as_parsed()
+    try:
+        transform = data.eval_transform(here.settings())
+        list(pipeline.eval_batches(here.with_bad(5), transform, batch_size=1, workers=1))
+    except Exception as error:
+        sys.exit(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "5.jpg: not a usable image" in done.stderr
+    assert "leaked" not in done.stderr
 
 
 def test_steps_of_the_recipe():

@@ -1,6 +1,10 @@
 """What `python -m rac_jax.data` prints and draws."""
 
+import subprocess
+import sys
+
 import numpy as np
+import pytest
 
 from rac_jax import config, data
 from rac_jax.data import show
@@ -32,3 +36,16 @@ def test_contact_sheet_shows_the_images():
     assert sheet.shape == (2 * (96 + 24) + 8, 3 * (96 + 8) + 8, 3)
     expected = data.eval_transform(c)(test.images[1], np.random.default_rng(0))
     np.testing.assert_array_equal(sheet[8:40, 112:144], expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config.data.name=folder", "--config.data.root=/nowhere"], "error: config.data.root is '/nowhere', which"),
+        (["--config.data.crop=2.0"], "error: config.data.crop is 2.0; it must be between 0 and 1"),
+    ],
+)
+def test_an_error_of_the_command_is_one_message(arguments: list[str], message: str):
+    command = [sys.executable, "-m", "rac_jax.data", "--config=configs/demo.py", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.startswith(message) and "Traceback" not in done.stderr
