@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-DEEPEST, MOST_ENTRIES = 64, 100_000
+DEEPEST, MOST_ENTRIES, MOST_WORK = 64, 100_000, 10**7
 
 _DTYPES = {
     "FloatStorage": np.dtype(np.float32),
@@ -109,7 +109,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _unpickle(stream: IO[bytes], path: pathlib.Path) -> Any:
     try:
-        _check_memo(stream)
+        _check_program(stream)
         return _Unpickler(stream, path).load()
     except RefusedFile as error:
         if str(path) in str(error):
@@ -119,12 +119,32 @@ def _unpickle(stream: IO[bytes], path: pathlib.Path) -> Any:
         raise RefusedFile(f"{path} is damaged: its pickle ends in {type(error).__name__}: {error}") from error
 
 
-def _check_memo(stream: IO[bytes]) -> None:
-    """Refuse a pickle that numbers its objects beyond its own length: the unpickler would allocate up to there."""
-    start = stream.tell()
+def _check_program(stream: IO[bytes]) -> None:
+    """Refuse a pickle that would make the unpickler allocate or compute without bounds.
+
+    The unpickler allocates up to the highest number of a stored object. Tuples that contain others several times are
+    small in the file, but hashing one as a dictionary key visits them all: `weight` is an upper bound of these visits.
+    """
+    start, weight, fetched = stream.tell(), 0, 0
+    weights: dict[int, int] = {}  # of stored objects
     for opcode, argument, position in pickletools.genops(stream):
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > (position or 0) - start:
-            raise RefusedFile(f"it stores an object under the number {argument}")
+        if opcode.name in ("GET", "BINGET", "LONG_BINGET"):
+            weight = weights.get(int(argument or 0), 0)
+            fetched += weight
+        elif opcode.name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            if int(argument or 0) > (position or 0) - start:
+                raise RefusedFile(f"it stores an object under the number {argument}")
+            weights[int(argument or 0)] = weight
+        elif opcode.name == "MEMOIZE":
+            weights[len(weights)] = weight
+        elif opcode.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "REDUCE"):
+            weight = 1 + fetched
+        elif opcode.name in ("DUP", "POP", "POP_MARK", "FROZENSET"):
+            raise RefusedFile(f"it uses the instruction {opcode.name}, which files of tensors do not need")
+        else:
+            weight = 0
+        if fetched > MOST_WORK:
+            raise RefusedFile("its tuples contain each other too often")
     stream.seek(start)
 
 

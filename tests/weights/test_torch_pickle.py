@@ -171,7 +171,7 @@ def test_a_pickle_that_numbers_its_objects_absurdly_allocates_nothing(tmp_path):
         tensor_files.read(tmp_path / "memo.pt")
 
 
-def test_a_reference_to_shared_tuples_is_not_printed(tmp_path):
+def test_a_reference_to_shared_tuples_is_refused_instead_of_printed_for_ever(tmp_path):
     deep = ()
     for _ in range(60):
         deep = (deep, deep)
@@ -183,5 +183,22 @@ def test_a_reference_to_shared_tuples_is_not_printed(tmp_path):
     buffer = io.BytesIO()
     Pickler(buffer, 2).dump({"w": "here"})
     zip_file(tmp_path / "reference.pt", buffer.getvalue())
-    with pytest.raises(torch_pickle.RefusedFile, match="refers to something that is not a storage"):
+    with pytest.raises(torch_pickle.RefusedFile, match="its tuples contain each other too often"):
         tensor_files.read(tmp_path / "reference.pt")
+
+
+def test_a_key_of_tuples_that_share_others_is_refused_instead_of_hashed_for_ever(tmp_path):
+    deep = ()
+    for _ in range(60):
+        deep = (deep, deep)
+    nested = pickle.dumps(deep, 2)[2:-1]  # without its header and end
+    zip_file(tmp_path / "key.pt", b"\x80\x02}" + nested + b"K\x01s.")  # {deep: 1}
+    with pytest.raises(torch_pickle.RefusedFile, match=r"key\.pt is refused: its tuples contain each other too often"):
+        tensor_files.read(tmp_path / "key.pt")
+
+
+def test_tuples_that_many_groups_share_are_read(tmp_path):
+    betas = (0.9, 0.999)
+    groups = [{"betas": betas, "size": (number, number)} for number in range(300)]
+    legacy_file(tmp_path / "shared.pt", {"state_dict": {}, "optimizer": {"param_groups": groups}})
+    assert tensor_files.read(tmp_path / "shared.pt") == {}
