@@ -36,7 +36,7 @@ Work = Callable[[], Any]
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Print the table by itself; it is the last of `bench step` too."""
+    """Print the table alone; it is also the last one of `bench step`."""
     parser = argparse.ArgumentParser("rac_jax.bench torch", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     print_table(parser.parse_args(arguments).rounds)
@@ -46,8 +46,8 @@ def print_table(rounds: int) -> None:
     """Times of forward, and of forward and backward, in turns."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing or jax.default_backend() != "cpu":
-        why = f"{', '.join(missing)} not installed" if missing else "it is compared on CPUs"
-        print(f"\nbeside PyTorch: left out, {why}")
+        why = f"not installed: {', '.join(missing)}" if missing else "it is made on CPUs only"
+        print(f"\ncomparison with PyTorch skipped: {why}")
         return
     print(f"\n{f'beside PyTorch, batch {BATCH}':<60}{'ours, ms':>10}{'torch, ms':>11}{'ratio':>8}")
     for model, name in MODELS.items():
@@ -61,8 +61,8 @@ def print_table(rounds: int) -> None:
 
 @contextlib.contextmanager
 def _process(side: str, model: str) -> Iterator[Callable[[int], None]]:
-    """A process that has this model ready; calling it does one of its WORKS, by number, and waits."""
-    # Ours begins as our commands do: the heap is told before anything is imported that starts threads.
+    """A process with this model; a call runs one of its WORKS, by number, and waits for it."""
+    # Ours starts as the commands do: that module sets what jax reads from the environment.
     first = "import rac_jax.runtime.commands; " if side == "ours" else ""
     program = f"{first}from rac_jax.bench import beside_torch; beside_torch.serve({side!r}, {model!r})"
     command = [sys.executable, "-c", program]
@@ -79,7 +79,7 @@ def _process(side: str, model: str) -> Iterator[Callable[[int], None]]:
 
 
 def serve(side: str, model: str) -> None:
-    """What such a process does: a line in, a work done, a line out."""
+    """The loop of such a process: for each line of input it runs a work and prints a line."""
     size = 64 if model == "efficientnet_lite0" else 224
     inputs = _tokens() if model == "clip_text" else _images(size, 4 * BATCH if size == 64 else BATCH)
     if side == "ours":
