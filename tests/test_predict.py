@@ -41,6 +41,16 @@ def test_the_config_of_a_run_is_read_back(run):
     }
 
 
+def test_a_mistyped_memory_is_an_error_and_is_not_built(run, tmp_path):
+    config = workdirs.read_config(run[0])
+    config.memory.dir = str(tmp_path / "typo")
+    with pytest.raises(
+        FileNotFoundError, match=r"there is no memory in .*typo; check --memory or --config\.memory\.dir"
+    ):
+        evaluate.restore(config, run[0], None)
+    assert not (tmp_path / "typo").exists()
+
+
 def test_answers_are_those_of_the_evaluation(run, digits):
     _, restored = run
     answers = list(predict.predict(*restored, digits))

@@ -1,16 +1,16 @@
-"""Keeps a memory: python -m rac_jax.memory COMMAND --memory=DIR …
+"""Builds, edits and inspects a memory: python -m rac_jax.memory COMMAND --memory=DIR …
 
   build    --config=FILE               encode and index the config's training split, as the source `train`
   add      --source=NAME --from=WHAT   add a source (WHAT: see below)
   disable  --source=NAME               hide a source; enable shows it again
-  remove   --source=NAME               take a source out; compact then deletes its rows for good
-  compact                              delete what was removed, and index the rest anew
+  remove   --source=NAME               remove a source; compact then deletes its rows from the disk
+  compact                              delete the rows of removed sources and rebuild the index
   list, info, classes                  the sources; what the memory is made of; its classes, with rows per source
   check                                checksums, and recall and query time of the index against exact search
   search   IMAGE…                      what the memory knows about images
 
-build and add go on where they were interrupted. E is made as the memory's manifest says; where its weights cannot be
-found so, name the --config.
+build and add continue where they were interrupted. E is the one in the memory's manifest; if its weights are not found
+that way, give the --config.
 
 WHAT is folder:DIR (DIR/<class>/<image>), list:FILE (lines `path label`, with --classes=FILE, a name on each line),
 table:FILE (.csv, .jsonl or .parquet with the columns path and caption, label, or both), tfds:NAME, keys:FILE.npy (with

@@ -19,13 +19,14 @@ from rac_jax.config import ConfigError
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
 from rac_jax.memory import edit, index, keep, manifest, sources, store
+from rac_jax.memory.index.milvus import MilvusFailed
 from rac_jax.memory.manifest import BadMemory, Manifest, Recipe, Source
 from rac_jax.memory.sources import Content
 from rac_jax.models.preprocessing import Preprocessing
 from rac_jax.runtime import processes
 
 TRAIN = "train"  # the name of the source that is the run's own training split
-SHARD = 4096  # keys after which they are safe: an interrupted build goes on behind the last whole shard
+SHARD = 4096  # keys that are written at once: an interrupted build continues after the last complete shard
 
 
 class Encoder(Protocol):
@@ -112,15 +113,15 @@ def add(
 ) -> None:
     """Add a source, or go on with it. All processes encode, and the first writes to a folder that all can read.
 
-    An error leaves the memory as it was. Only the first build of a memory from images keeps what is encoded, as an
-    interrupted one does: hours of work, and no rows that it could be in the way of.
+    An error leaves the memory as it was. Only the first build of a memory from images keeps its progress, as if it had
+    been interrupted: it may be hours of work, and there is nothing else in the memory.
     """
     width = encoder.width if content.keys is None else content.keys.shape[1]
     if width != encoder.width:
         raise BadMemory(f"{content.origin}: keys of {width} numbers; this memory's have {encoder.width}")
-    processes.wait()  # nobody looks at what the first then changes
+    processes.wait()  # no process may still be reading what the first one changes
     is_new = not manifest.exists(folder)
-    with _editing(folder, recipe, encoder.width, config) as editor, _undone(editor, content, is_new=is_new):
+    with _editing(folder, recipe, encoder.width, config) as editor, _undone(editor, name, content, is_new=is_new):
         done = 0
         if editor:
             done = editor.start(
@@ -139,13 +140,16 @@ def add(
 
 
 @contextlib.contextmanager
-def _undone(editor: edit.Editor | None, content: Content, *, is_new: bool) -> Iterator[None]:
-    """An error inside leaves the memory as it was; an interruption leaves it to be gone on with."""
+def _undone(editor: edit.Editor | None, name: str, content: Content, *, is_new: bool) -> Iterator[None]:
+    """An error inside removes what was added of this source; after an interruption the same command continues."""
     try:
         yield
+    except MilvusFailed:
+        raise  # the server is at fault, not the source: the keys are there when it is back
     except Exception:
-        unfinished = editor and editor.manifest.unfinished()
-        if editor and unfinished and (content.keys is not None or editor.manifest.rows):
+        unfinished = editor.manifest.unfinished() if editor else None
+        is_ours = unfinished and (unfinished.name, unfinished.fingerprint) == (name, content.fingerprint)
+        if editor and unfinished and is_ours and (content.keys is not None or editor.manifest.rows):
             with contextlib.suppress(OSError):
                 editor.forget(unfinished)
         if editor and is_new:

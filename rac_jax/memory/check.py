@@ -1,4 +1,4 @@
-"""Is a memory as it was written, and does its index find what is near?"""
+"""Checks of a memory: its files against their checksums, and its index against exact search."""
 
 import dataclasses
 import time

@@ -1,7 +1,7 @@
 """Changing a memory: sources are added, hidden, removed; compacting deletes what was removed.
 
-Files are written first and the manifest last. Whoever is killed in between leaves the memory as it was, and files
-that the manifest does not name, which the next change sweeps away.
+Files are written first and the manifest last. A process that is killed in between leaves the memory as it was, and
+files that the manifest does not name; the next change deletes these.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Editor:
     manifest: Manifest
 
     def start(self, name: str, *, rows: int, fingerprint: str, origin: str, root: str = "") -> int:
-        """Begin a source, or go on with it. Returns how many of its rows are encoded: all, if it was added before."""
+        """Begin a source, or continue it. Returns how many of its rows are encoded: all, if it was added before."""
         unfinished = self.manifest.unfinished()
         if unfinished and (unfinished.name, unfinished.fingerprint) != (name, fingerprint):
             self._refuse_unfinished(unfinished)
@@ -56,7 +56,7 @@ class Editor:
         return self._cut_keys(unfinished)
 
     def append(self, keys: np.ndarray) -> None:
-        """Further keys [M, D] of the source that was begun. When this returns they are there for good."""
+        """Write further keys [M, D] of the source that was begun. They are on the disk when this returns."""
         source = self.manifest.unfinished()
         assert source is not None
         if keys.shape[1] != self.manifest.width:
@@ -108,14 +108,14 @@ class Editor:
             self._replace(dataclasses.replace(source, state=state))
 
     def forget(self, source: Source) -> None:
-        """Drop a source that is not finished. Its keys are cut off first: on a full disk that makes room to go on."""
+        """Drop a source that is not finished. Its keys are cut off first, which frees space on a full disk."""
         if self._keys().exists():
             with contextlib.suppress(OSError):
                 os.truncate(self._keys(), self._bytes(self.manifest.rows))
         self._commit(sources=tuple(s for s in self.manifest.sources if s is not source))
 
     def compact(self) -> int:
-        """Delete the rows of removed sources and index the others anew. Returns how many were deleted."""
+        """Delete the rows of removed sources and rebuild the index. Returns how many were deleted."""
         if unfinished := self.manifest.unfinished():
             self._refuse_unfinished(unfinished)
         removed = sum(source.rows for source in self.manifest.sources if source.state == REMOVED)
@@ -161,7 +161,7 @@ class Editor:
         self._commit(sources=self.manifest.with_source(source).sources)
 
     def _commit(self, **changes: Any) -> None:
-        """The moment of a change. Then files that are no longer named are deleted."""
+        """Make the change by replacing the manifest, then delete files that it no longer names."""
         self.manifest = dataclasses.replace(self.manifest, version=self.manifest.version + 1, **changes)
         manifest.write(self.folder, self.manifest)
         self.sweep()
@@ -173,7 +173,7 @@ class Editor:
                 (self.folder / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Delete what the manifest does not name: left behind by a change, or by one that was interrupted."""
+        """Delete files that the manifest does not name: old ones, and those of an interrupted change."""
         named = {self.manifest.keys, self.manifest.index and self.manifest.index.name}
         named |= {file.name for source in self.manifest.sources for file in (source.columns, source.classes) if file}
         for pattern in OURS:
@@ -189,7 +189,7 @@ class Editor:
         return rows * self.manifest.width * np.dtype(self.manifest.recipe["keys"]).itemsize
 
     def _cut_keys(self, source: Source) -> int:
-        """Cut off what was written behind the committed keys of the unfinished source. Returns how many it has.
+        """Cut off keys of the unfinished source that were not committed. Returns how many it has.
 
         They may be fewer than the manifest says, if `forget` was interrupted.
         """
@@ -198,7 +198,7 @@ class Editor:
         if there < self._bytes(before):
             raise BadMemory(
                 f"{self._keys()} was cut short: {there} bytes of {self._bytes(before)}. "
-                f"Delete {self.folder} to build it anew"
+                f"Delete {self.folder} to rebuild it"
             )
         encoded = min(source.encoded, there // self._bytes(1) - before)
         if there > self._bytes(before + encoded):
@@ -234,7 +234,7 @@ def create(folder: Path, recipe: Recipe, *, width: int, weights: str = "", wait:
 
 @contextlib.contextmanager
 def editing(folder: Path, *, wait: bool = False) -> Iterator[Editor]:
-    """The memory's writer, of which there is one at a time; readers are not disturbed."""
+    """The memory's only writer at a time. Readers are not affected."""
     manifest.read(folder)
     with _locked(folder, wait):
         editor = Editor(folder, manifest.read(folder))
@@ -244,7 +244,7 @@ def editing(folder: Path, *, wait: bool = False) -> Iterator[Editor]:
 
 @contextlib.contextmanager
 def _locked(folder: Path, wait: bool) -> Iterator[None]:
-    """The lock is the process's: it ends with it, however that ends."""
+    """Hold the folder's lock, which the system releases when the process ends, even if it is killed."""
     with writing(folder):
         file = (folder / "lock").open("w")
     with file as lock:

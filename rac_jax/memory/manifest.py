@@ -1,4 +1,4 @@
-"""manifest.json: what a memory's folder holds. It is replaced as a whole, so a change is made or it is not."""
+"""manifest.json: what a memory's folder holds. It is replaced atomically, so a change is made completely or not."""
 
 import contextlib
 import dataclasses
@@ -66,7 +66,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """All that is known of a memory without opening its files. Sources stand in the order of their rows."""
+    """All that is known of a memory without opening its files. Sources are in the order of their rows."""
 
     version: int  # goes up with every change
     recipe: Recipe  # what keys and index are made by: encoder, preprocessing, keys, index
@@ -132,7 +132,7 @@ def read(folder: Path) -> Manifest:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise BadMemory(
-                f"{path} has format {content['format']}; this code reads {FORMAT}. Delete {folder} to build it anew"
+                f"{path} has format {content['format']}; this code reads {FORMAT}. Delete {folder} to rebuild it"
             )
         if content["sha256"] != _digest(content["memory"]):
             raise BadMemory(f"{path} was edited or damaged: its checksum is not that of its content")
@@ -203,15 +203,15 @@ def _plausible(source: Source) -> bool:
 def write(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest: from here on the memory is what it says."""
     content = dataclasses.asdict(manifest)
-    whole = {"format": FORMAT, "sha256": _digest(content), "memory": content}
+    document = {"format": FORMAT, "sha256": _digest(content), "memory": content}
     reserve = folder / RESERVE
     try:
-        files.write_json(folder / NAME, whole)
+        files.write_json(folder / NAME, document)
     except OSError:
         if not reserve.exists():
             raise
         reserve.unlink()
-        files.write_json(folder / NAME, whole)
+        files.write_json(folder / NAME, document)
     with contextlib.suppress(OSError):  # a full disk: there will be one after the next change
         _keep_reserve(reserve, 2 * (folder / NAME).stat().st_size)
 
@@ -230,7 +230,7 @@ def require_recipe(folder: Path, found: Recipe, wanted: Recipe) -> None:
         lines = "\n".join(f"  {name}: {old!r} there, {new!r} wanted" for name, (old, new) in differences.items())
         raise BadMemory(
             f"the memory in {folder} was built by another recipe:\n{lines}\n"
-            "Name another folder (--config.memory.dir or --workdir), or delete this one to build it anew."
+            "Name another folder (--config.memory.dir or --workdir), or delete this one to rebuild it."
         )
 
 

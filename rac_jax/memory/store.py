@@ -1,6 +1,6 @@
-"""A memory is a folder. Opening it maps its files; nothing is read as a whole.
+"""A memory is a folder. Opening it maps its files instead of loading them.
 
-manifest.json   the recipe, the sources, the names and checksums of the files: what is not in it is not there
+manifest.json   the recipe, the sources, the class table, the names and checksums of the files
 keys-N.bin      [rows, width] float32 or float16, the keys of all sources, one row after another; it only grows
 rows-N.arrow    for each source, its rows' texts, labels and image references
 classes-N.arrow for each source, how many rows each class has and the sum of their keys
@@ -127,7 +127,7 @@ def read(folder: Path) -> Memory:
     except FileNotFoundError:
         if manifest.read(folder).version == found.version:
             raise
-        return read(folder)  # it was changed just then
+        return read(folder)  # it was changed at this moment
 
 
 def _open(folder: Path, found: Manifest) -> Memory:
@@ -195,7 +195,7 @@ def read_index(folder: Path, found: Manifest, keys: np.ndarray, *, writable: boo
 
 
 def glance(keys: np.ndarray) -> str:
-    """A digest of both ends of some keys: enough to tell a foreign file, and read in no time."""
+    """A digest of both ends of some keys: enough to recognise another file, and quick to read."""
     flat = keys.reshape(-1)
     some = GLANCE // keys.itemsize
     return hashlib.sha256(flat[:some].tobytes() + flat[-some:].tobytes()).hexdigest()
@@ -237,4 +237,4 @@ def sha256(keys: np.ndarray) -> str:
 
 
 def _anew(folder: Path) -> str:
-    return f"Delete {folder} to build it anew"
+    return f"Delete {folder} to rebuild it"

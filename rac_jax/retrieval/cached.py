@@ -1,4 +1,4 @@
-"""The neighbours of a whole split's plain images, found once and kept in a file."""
+"""The neighbours of all images of a split without augmentation, found once and kept in a file."""
 
 import dataclasses
 import hashlib
@@ -25,9 +25,9 @@ class Found:
 
 
 def open_or_find(folder: Path, name: str, made_of: dict[str, Any], find: Callable[[], Found]) -> Found:
-    """What a file of the folder holds, if it was made of the same; else what `find` finds, which is then kept there.
+    """The neighbours in a file of the folder, if it was made from the same; else those of `find`, which are then saved.
 
-    Runs that ask alike may share the folder: a file's name tells what it was made of.
+    Runs with the same settings may share the folder: a file's name identifies what it was made from.
     """
     stamp = json.dumps(made_of, sort_keys=True)
     path = folder / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}.npz"
@@ -41,7 +41,7 @@ def open_or_find(folder: Path, name: str, made_of: dict[str, Any], find: Callabl
 
 
 def _everybody(has_it: bool) -> bool:
-    """Of many processes, all find together or none does: else some would wait for the others for ever."""
+    """All processes search or none does: otherwise some would wait for the others forever."""
     return has_it if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(has_it)).all())
 
 
@@ -53,7 +53,7 @@ def _read(path: Path, stamp: str) -> Found | None:
             if str(content["made_of"]) == stamp:
                 return Found(content["rows"], content["similarities"])
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
-        logging.warning("%s is damaged (%s) and is made anew", path, error)
+        logging.warning("%s is damaged (%s) and is computed again", path, error)
     return None
 
 

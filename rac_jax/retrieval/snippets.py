@@ -17,7 +17,7 @@ CHUNK = 2**14  # texts that are tokenised at once
 class Snippets:
     """Every text of a memory, tokenised once, each followed by the separator.
 
-    A sequence that would be longer than T's window ends after the last text that fits whole (`cut` is
+    A sequence that would be longer than T's window ends after the last text that fits completely (`cut` is
     "snippet"), or wherever the window ends ("token", as CLIP's own tokenizer cuts).
     The arrays may be of numpy or, on the devices, of JAX: the same lines then run there.
     """

@@ -1,4 +1,4 @@
-"""Text -> token ids, as each text encoder wants them."""
+"""Text -> token ids, in the form that each text encoder needs."""
 
 import dataclasses
 import gzip

@@ -242,3 +242,14 @@ def test_a_bad_image_does_not_block_other_adds(tmp_path, monkeypatch):
         build.add(config, memory.recipe, "test", content, encoder, folder=tmp_path / "m", mesh=mesh)
     assert manifest.read(tmp_path / "m").sources == memory.manifest.sources
     add_keys(tmp_path / "m", "good", np.ones((3, 16), np.float32))
+
+
+def test_an_add_that_is_refused_does_not_touch_what_another_left_unfinished(tmp_path):
+    open_or_build(digits.load(0), tmp_path / "m")
+    keys = np.ones((5, 16), np.float32)
+    with edit.editing(tmp_path / "m") as editor:
+        editor.start("interrupted", rows=9, fingerprint="g", origin="test")
+        editor.append(keys)
+    with pytest.raises(manifest.BadMemory, match="'interrupted' is not finished: 5 of 9 images are encoded"):
+        add_keys(tmp_path / "m", "other", keys)
+    assert manifest.read(tmp_path / "m").unfinished().encoded == 5

@@ -124,7 +124,7 @@ def test_an_index_of_other_keys(memory, keys):
         ("{", "not a memory's manifest"),
         ("[]", "not a memory's manifest"),
         ('{"format": 99}', "format 99"),
-        ('{"format": 2, "sha256": "x", "memory": {}}', "has format 2; this code reads 3. Delete .* to build it anew"),
+        ('{"format": 2, "sha256": "x", "memory": {}}', "has format 2; this code reads 3. Delete .* to rebuild it"),
         ('{"format": 3, "sha256": "x", "memory": {}}', "was edited"),
     ],
 )

@@ -152,7 +152,7 @@ def _in_place(keys: np.ndarray, metric: int) -> faiss.Index:
         raise ValueError("keys must be one contiguous array")
     exact = _empty(keys.shape[1], keys.dtype, metric)
     codes = faiss.MaybeOwnedVectorUInt8
-    nobody = codes()  # its owner is none, which is what a view of memory that FAISS does not own wants
+    nobody = codes()  # has no owner, as a view of memory that FAISS does not own needs
     address = faiss.cast_integer_to_void_ptr(keys.ctypes.data)
     exact.codes = codes.create_view(address, keys.nbytes, nobody.owner)
     exact.ntotal = len(keys)

@@ -1,8 +1,8 @@
 """A memory's keys in a Milvus collection: past one machine's memory, and asked over the network.
 
-The memory's folder stays what it is; in place of FAISS's file lies one that names the collection. Its fields are `row`,
-the primary key, and `key`. Rows are written by number, so a change that was interrupted can be made again; what it left
-behind, rows after the memory's last or a collection that no memory names, is never read (and may be dropped by hand).
+The memory's folder is the same as for FAISS, except that the index file only names the collection. The collection has
+the fields `row`, the primary key, and `key`. Rows are written by number, so an interrupted change can be repeated. What
+it left over (rows after the memory's last, or a collection that no memory names) is never read and may be dropped.
 
 Sources are ranges of rows, so enabled sources are a short filter. Rows kept at random would be a filter as long as the
 memory: then more rows are asked for, and those that are not kept are dropped here. Where few rows are kept, they are
@@ -161,7 +161,7 @@ def read(path: Path, keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
     index._ask("load_collection")
     there = index._count(f"row < {len(keys)}")
     if there != len(keys):
-        raise MilvusFailed(f"{spec['uri']} holds {there} of the {len(keys)} rows of {name}; build the memory anew")
+        raise MilvusFailed(f"{spec['uri']} holds {there} of the {len(keys)} rows of {name}; rebuild the memory")
     index.more_there = index._count("") > len(keys)
     return index
 
@@ -196,7 +196,7 @@ def _patiently(uri: str, ask: Callable[[], T]) -> T:
             return ask()
         except MilvusException as error:
             if error.code == NOT_FOUND:
-                raise MilvusFailed(f"{uri} has no such collection ({error}); build the memory anew") from error
+                raise MilvusFailed(f"{uri} has no such collection ({error}); rebuild the memory") from error
             if not _is_transient(error):
                 raise MilvusFailed(f"{uri} refuses a request ({error})") from error
             if wait is None:
