@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +12,10 @@ from ml_collections import ConfigDict
 
 from rac_jax import data
 from rac_jax.data import files, usable
-from rac_jax.data.dataset import Dataset, Split, words
+from rac_jax.data.dataset import Dataset, Split
 from rac_jax.data.dataset import texts as class_texts
 from rac_jax.data.sets import folder, table
+from rac_jax.data.text_files import read_lines
 from rac_jax.memory import columns
 
 KINDS = """\
@@ -103,21 +103,15 @@ def _table(file: Path, root: str, split: str) -> Dataset:
         rows = [(where, row) for where, row in rows if table.split_of(where, row) == split]
     base = Path(root) if root else file.parent
     table.check_paths(rows, base)
-    labels = [_label(row) for _, row in rows]
-    captions = [str(row.get("caption") or "") for _, row in rows]
+    labels = [row.get("label", "") for _, row in rows]
+    captions = [row.get("caption", "") for _, row in rows]
     for (where, _), label, caption in zip(rows, labels, captions, strict=True):
         if not (label or caption):
             raise ValueError(f"{where}: neither a caption nor a label")
     names, numbers = _numbered(labels)
-    part = files.file_split(split, base, [str(row["path"]) for _, row in rows], numbers.tolist())
+    part = files.file_split(split, base, [row["path"] for _, row in rows], numbers.tolist())
     part = dataclasses.replace(part, captions=captions if any(captions) else None)
-    return Dataset(file.stem, names, tuple(map(words, names)), {split: part})
-
-
-def _label(row: dict[str, Any]) -> str:
-    """The class that a table's row names, or ""; 0 is a name."""
-    value = row.get("label")
-    return "" if value is None or value != value else str(value).strip()
+    return Dataset(file.stem, names, class_texts(names), {split: part})
 
 
 def _numbered(labels: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
@@ -133,7 +127,10 @@ def _list(file: Path, root: str, split: str, classes: str) -> Dataset:
     if not classes:
         raise ValueError(f"list:{file} needs --classes=FILE, with the name of a class on each line")
     _require_file(Path(classes), "--classes")
-    names = tuple(line.strip() for line in Path(classes).read_text(encoding="utf-8").splitlines() if line.strip())
+    names = tuple(line.strip() for line in read_lines(Path(classes)) if line.strip())
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{classes} names the class {twice!r} twice")
     listed = files.read_list(file, len(names))
     base = Path(root) if root else file.parent
     for position in files.spread(len(listed.paths)):
@@ -141,7 +138,7 @@ def _list(file: Path, root: str, split: str, classes: str) -> Dataset:
             line = listed.lines[position]
             raise FileNotFoundError(f"{file}, line {line}: there is no file {base / listed.paths[position]}")
     part = files.file_split(split, base, listed.paths, listed.labels)
-    return Dataset(file.stem, names, tuple(map(words, names)), {split: part})
+    return Dataset(file.stem, names, class_texts(names), {split: part})
 
 
 def _keys(file: Path, texts: str, labels: str) -> Content:
@@ -152,24 +149,26 @@ def _keys(file: Path, texts: str, labels: str) -> Content:
     _require_file(Path(texts), "--texts")
     try:
         keys = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{file} is no .npy file, or was cut short ({error})") from error
+    if not isinstance(keys, np.ndarray):
+        raise ValueError(f"{file} is no .npy file but an archive of several; keys are one array [rows, width]")
     if keys.ndim != 2 or keys.dtype.kind != "f":
         raise ValueError(f"{file} holds {keys.dtype} {list(keys.shape)}; keys are floating-point [rows, width]")
     named = [""] * len(keys)
-    if Path(texts).suffix in (".csv", ".jsonl", ".ndjson", ".parquet"):
+    if Path(texts).suffix.lower() in (".csv", ".jsonl", ".ndjson", ".parquet"):
         rows = [row for _, row in table.read_rows(Path(texts), needed=("caption",))]
-        lines = [str(row["caption"]) for row in rows]
-        images = [str(row.get("path") or f"{file.name}/{number}") for number, row in enumerate(rows)]
-        named = [_label(row) for row in rows]
+        lines = [row["caption"] for row in rows]
+        images = [row.get("path") or f"{file.name}/{number}" for number, row in enumerate(rows)]
+        named = [row.get("label", "") for row in rows]
     else:
-        lines = Path(texts).read_text(encoding="utf-8").splitlines()
+        lines = _lines(Path(texts))
         images = [f"{file.name}/{number}" for number in range(len(lines))]
     if len(lines) != len(keys):
         raise ValueError(f"{texts} has {len(lines)} texts, but {file} has {len(keys)} keys")
     if labels:
         _require_file(Path(labels), "--labels")
-        named = [line.strip() for line in Path(labels).read_text(encoding="utf-8").splitlines()]
+        named = [line.strip() for line in _lines(Path(labels))]
         if len(named) != len(keys):
             raise ValueError(f"{labels} has {len(named)} labels, but {file} has {len(keys)} keys")
     class_names, numbers = _numbered(named)
@@ -181,6 +180,12 @@ def _keys(file: Path, texts: str, labels: str) -> Content:
         digest.update("\0".join(named).encode())
     made = columns.make(pa.array(lines, pa.large_string()), images, numbers)
     return Content(f"keys:{file}", "", digest.hexdigest(), made, class_names, keys=keys)
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a file, of which the last may end in a line feed."""
+    lines = read_lines(file)
+    return lines if lines[-1] else lines[:-1]
 
 
 def _require_file(file: Path, what: str) -> None:

@@ -154,6 +154,23 @@ def test_keys_with_labels(tmp_path):
         read(kind, texts=texts, labels=str(tmp_path / "l.txt"))
 
 
+def test_a_caption_may_contain_other_line_separators(tmp_path):
+    np.save(tmp_path / "k.npy", np.eye(2, dtype=np.float32))
+    (tmp_path / "t.txt").write_text("one\u2028line\nanother\x85line\n", encoding="utf-8")
+    content = read(f"keys:{tmp_path / 'k.npy'}", texts=str(tmp_path / "t.txt"))
+    assert [text for text, _ in rows(content)] == ["one\u2028line", "another\x85line"]
+
+
+def test_a_class_that_is_named_twice_and_an_archive_of_keys_are_refused(pets, tmp_path):
+    (pets / "list.txt").write_text("cats/two.png 0\n")
+    (pets / "names.txt").write_text("cat\ndog\ncat\n")
+    with pytest.raises(ValueError, match=r"names\.txt names the class 'cat' twice"):
+        read(f"list:{pets / 'list.txt'}", classes=str(pets / "names.txt"))
+    np.savez(tmp_path / "k.npz", a=np.eye(2))
+    with pytest.raises(ValueError, match=r"k\.npz is no \.npy file but an archive"):
+        read(f"keys:{tmp_path / 'k.npz'}", texts=str(pets / "names.txt"))
+
+
 def test_wrong_keys(tmp_path):
     (tmp_path / "t.txt").write_text("red\n")
     np.save(tmp_path / "k.npy", np.zeros((3, 4), np.float32))
