@@ -1,5 +1,6 @@
-"""Every config of configs/, made small, trains two steps on real parts."""
+"""Every config of configs/, its own models made small, trains two steps; every variant builds its models."""
 
+import functools
 import importlib
 import json
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from rac_jax import config as configs
-from rac_jax import data, train
+from rac_jax import data, models, train
 from rac_jax.data import dataset
+from rac_jax.run import ROLES
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -29,20 +32,29 @@ def images_of(name: str, classes: int = 6) -> dataset.Dataset:
     return dataset.Dataset(name, texts, texts, splits)
 
 
+SMALL = {
+    "efficientnet": {"depth": 3},
+    "vit": {**tiny.TINY_VIT, "weights": ""},
+    "clip_text": {**tiny.TINY_TEXT, "weights": ""},
+}
+
+
 def shrink(config):
-    """The same recipe with fewer layers, smaller images and no published weights."""
-    for role in ("base", "encoder"):
-        # convolutional networks cannot be made small, and take long to compile
-        config.model[role].update(name="vit_ti16", weights="", **tiny.TINY_VIT)
-    config.model.text.update(weights="", **tiny.TINY_TEXT)
+    """The same recipe with fewer and narrower layers of the same models, smaller images, and fewer neighbours."""
+    for role in ("base", "encoder", "text"):
+        (small,) = (fields for name, fields in SMALL.items() if config.model[role].name.startswith(name))
+        config.model[role].update(small)
     config.data.image_size, config.data.workers = 32, 0
     config.memory.k = 5
     config.train.batch_size = config.eval.batch_size = 16
-    config.train.steps, config.train.log_every, config.eval.show = 2, 1, 2
+    config.train.steps, config.train.log_every, config.eval.show = 2, 1, 0
     return config
 
 
-@pytest.mark.parametrize("name", NAMES)
+FAST = ("demo", "places")  # one of each kind of models
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in NAMES])
 def test_config_trains(name, tmp_path, monkeypatch):
     config = shrink(importlib.import_module(f"configs.{name}").get_config())
     configs.validate(config, devices=jax.device_count())
@@ -51,6 +63,31 @@ def test_config_trains(name, tmp_path, monkeypatch):
     train.train(config, tmp_path)
     result = json.loads((tmp_path / "eval" / f"{config.eval.split}.json").read_text())
     assert result["step"] == 2 and list(result["branches"]) == ["rac", "base", "retrieval"]
+
+
+@functools.cache
+def width_of(described: str, role: str, image_size: int) -> int:
+    """The features of a model at its full size, of which only shapes are made."""
+    config = configs.default()
+    config.model[role].update(json.loads(described))
+    sizes = {"vocab_size": 49408, "context_length": 77} if role == "text" else {"image_size": image_size}
+    return nnx.eval_shape(lambda: models.from_config(config, role, nnx.Rngs(0), **sizes)).feature_width
+
+
+def variants() -> list[tuple[str, str]]:
+    known = {name: getattr(importlib.import_module(f"configs.{name}"), "VARIANTS", ("",)) for name in NAMES}
+    return [(name, variant) for name, of in known.items() for variant in of]
+
+
+@pytest.mark.parametrize("name, variant", variants())
+def test_every_variant_is_valid_and_builds_its_models(name, variant):
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    configs.validate(config, devices=jax.device_count())
+    widths = {"efficientnet_lite0": 1280, "vit_b16": 768}
+    for role in ROLES[config.model.branches]:
+        model = config.model[role]
+        expected = model.projection or 512 if role == "text" else widths[model.name]
+        assert width_of(json.dumps(model.to_dict()), role, config.data.image_size) == expected
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,6 @@
 """A run that is killed again and again ends as if nothing had happened, bit for bit on one device.
 
-RAC_JAX_KILLS=20 python -m pytest tests/test_kills.py -s     # the thorough one; 3 kills otherwise
+RAC_JAX_KILLS=20 python -m pytest --slow tests/test_kills.py -s     # the thorough one; 3 kills otherwise
 """
 
 import itertools
@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.runtime.interruption import REQUEUE
@@ -56,6 +58,7 @@ def disturb(process, workdir, moment, draw):
     return process.returncode
 
 
+@pytest.mark.slow
 def test_kills_leave_no_trace_in_the_parameters(tmp_path):
     config = tiny.config(devices=1)
     config.train.steps, config.checkpoint.every = min(300, 40 + 13 * KILLS), 5

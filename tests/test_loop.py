@@ -123,7 +123,9 @@ def test_each_program_is_compiled_once(any_lookup):
 
 
 def test_e_is_compiled_once_with_its_lookup_and_not_again_to_count_its_flops(looped):
-    assert set(looped.compiled) == {"local", "train_step", "slice", "schedule", "share_of_true_class"}
+    assert looped.compiled.count("local") == 1
+    may_be_compiled_before = {"slice", "schedule", "share_of_true_class"}
+    assert set(looped.compiled) - may_be_compiled_before == {"local", "train_step"}
 
 
 def test_what_is_read_from_the_devices_is_what_is_logged(any_lookup):

@@ -1,4 +1,4 @@
-"""A run that was trained for two steps answers for files, good and bad."""
+"""A run that was trained for a few steps answers for files, good and bad."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rac_jax import data, evaluate, predict, train
+from rac_jax import data, evaluate, predict
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.files import file_split
 from rac_jax.runtime import workdirs
@@ -14,15 +14,11 @@ from tests import tiny
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(trained):
     """The run's folder, and its parts, parameters and statistics as they are restored from it."""
-    workdir = tmp_path_factory.mktemp("run")
-    config = tiny.config()
-    config.train.steps = 2
-    train.train(config, workdir)
-    restored = evaluate.restore(workdirs.read_config(workdir), workdir, None)
-    assert restored[3] == 2
-    return workdir, restored[:3]
+    restored = evaluate.restore(workdirs.read_config(trained), trained, None)
+    assert restored[3] == 20
+    return trained, restored[:3]
 
 
 @pytest.fixture
@@ -36,9 +32,9 @@ def digits(tmp_path):
 
 
 def test_the_config_of_a_run_is_read_back(run):
-    assert workdirs.read_config(run[0]).to_dict() == tiny.config().to_dict() | {
-        "train": tiny.config().train.to_dict() | {"steps": 2}
-    }
+    expected = tiny.config()
+    expected.train.steps, expected.eval.show = 20, 1
+    assert workdirs.read_config(run[0]).to_dict() == expected.to_dict()
 
 
 def test_a_mistyped_memory_is_an_error_and_is_not_built(run, tmp_path):

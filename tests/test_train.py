@@ -31,6 +31,10 @@ def events(workdir):
 
 def run(config, workdir):
     train.train(config, workdir)
+    return losses_of(workdir)
+
+
+def losses_of(workdir):
     return [point.value for point in events(workdir).Scalars("train/loss")]
 
 
@@ -48,15 +52,19 @@ def latest(config, workdir):
 
 
 @pytest.fixture(scope="module")
-def eight(tmp_path_factory):
+def eight(trained):
     """20 steps on 8 devices, with augmentation and stochastic depth: (losses, workdir)."""
-    workdir = tmp_path_factory.mktemp("eight")
-    config = tiny.config()
-    config.train.steps = 20
-    return run(config, workdir), workdir
+    return losses_of(trained), trained
 
 
-@pytest.mark.parametrize("data, fsdp, accumulate", [(1, 1, 4), (2, 1, 1), (2, 1, 2), (2, 4, 2), (3, 1, 1), (5, 1, 3)])
+MESHES = [
+    (2, 4, 2),
+    (3, 1, 1),
+    *(pytest.param(*mesh, marks=pytest.mark.slow) for mesh in [(1, 1, 4), (2, 1, 1), (5, 1, 3)]),
+]
+
+
+@pytest.mark.parametrize("data, fsdp, accumulate", MESHES)
 def test_the_same_losses_on_other_meshes_and_in_parts(eight, tmp_path, data, fsdp, accumulate):
     """A batch of 16 is filled up to 18 rows for 3 devices, and to 30 for 5 in 3 parts."""
     config = tiny.config(devices=data)
@@ -77,8 +85,8 @@ def test_the_loss_falls(eight):
     assert np.mean(eight[0][-5:]) < np.mean(eight[0][:5]) - 0.1
 
 
-def test_a_checkpoint_of_eight_devices_evaluates_on_one_with_the_same_table(eight):
-    _, workdir = eight
+def test_a_checkpoint_of_eight_devices_evaluates_on_one_with_the_same_table(eight, tmp_path):
+    workdir = shutil.copytree(eight[1], tmp_path / "run")
     before = json.loads((workdir / "eval" / "test.json").read_text())
     counts = (workdir / "eval" / "test_classes.json").read_text()
     evaluate.evaluate_checkpoint(tiny.config(devices=1), workdir, step=20, split="test")

@@ -59,6 +59,11 @@ def _round_to_8(width: float) -> int:
     return rounded + 8 if rounded < 0.9 * width else rounded
 
 
+def _blocks(stages: tuple[Stage, ...]) -> list[tuple[Stage, int]]:
+    """Every block's stage and stride, in order."""
+    return [(stage, stage.stride if i == 0 else 1) for stage in stages for i in range(stage.blocks)]
+
+
 class Block(nnx.Module):
     """Inverted residual: 1 × 1 up, depthwise, 1 × 1 down; the sum where the shape stays."""
 
@@ -84,6 +89,7 @@ class EfficientNetLite(nnx.Module):
     def __init__(
         self,
         *,
+        depth: int | None = None,
         stages: tuple[Stage, ...] = STAGES,
         feature_width: int = 1280,
         drop_path: float = 0.0,
@@ -93,16 +99,34 @@ class EfficientNetLite(nnx.Module):
         dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        """Builds the network with fresh parameters.
+
+        Args:
+          depth: number of blocks that are kept, counted from the images; None for all of them. The features of a
+            network that is cut off are the last kept block's output, without the 1280-d convolution above it.
+          stages: widths, strides and block counts.
+          feature_width: of the convolution above the blocks.
+          drop_path: rate of stochastic depth, which grows from 0 in the first block.
+          batch_norm: frozen, or update to train with the statistics of the batch.
+          remat: compute activations again in the backward pass.
+          preprocessing: what images have to look like.
+          dtype: what products are computed in.
+          rngs: where initial parameters are drawn from.
+        """
+        total = sum(stage.blocks for stage in stages)
+        if depth is not None and not 0 < depth <= total:
+            raise ValueError(f"depth is {depth}; this network has 1 to {total} blocks")
+        depth = depth or total
         options: dict[str, Any] = dict(padding="same", epsilon=_EPSILON, batch_norm=batch_norm, dtype=dtype, rngs=rngs)
         self.stem = ConvNorm(3, _STEM_WIDTH, 3, stride=2, **options)
         self.blocks: nnx.List[Block] = nnx.List()
-        width, total = _STEM_WIDTH, sum(stage.blocks for stage in stages)
-        for stage in stages:
-            for i in range(stage.blocks):
-                drop = drop_path * len(self.blocks) / total
-                self.blocks.append(Block(width, stage, stage.stride if i == 0 else 1, drop, **options))
-                width = stage.width
-        self.top = ConvNorm(width, feature_width, 1, **options)
+        width = _STEM_WIDTH
+        for stage, stride in _blocks(stages)[:depth]:
+            drop = drop_path * len(self.blocks) / depth
+            self.blocks.append(Block(width, stage, stride, drop, **options))
+            width = stage.width
+        self.top = ConvNorm(width, feature_width, 1, **options) if depth == total else None
+        feature_width = feature_width if depth == total else width
         self.feature_width = feature_width
         self.preprocessing = preprocessing
         self.remat = remat
@@ -113,5 +137,6 @@ class EfficientNetLite(nnx.Module):
         for i, block in enumerate(self.blocks):
             own = layers.fold_in(keys if train else None, i)
             x = layers.run_block(block, x, remat=self.remat, train=train, keys=own)
-        x = relu6(self.top(x, train=train)).astype(jnp.float32)
-        return jnp.mean(x, axis=(1, 2))
+        if self.top is not None:
+            x = relu6(self.top(x, train=train))
+        return jnp.mean(x.astype(jnp.float32), axis=(1, 2))

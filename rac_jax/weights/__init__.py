@@ -68,7 +68,7 @@ def _renamed(tensors: tensor_files.Tensors, model: nnx.Module) -> dict[str, np.n
         case ClipText():
             return clip_names.convert_text(tensors)
         case EfficientNetLite():
-            return efficientnet_names.convert(tensors)
+            return efficientnet_names.convert(tensors, model)
         case ResNet():
             return resnet_names.convert(tensors, model)
         case ViT():

@@ -4,16 +4,19 @@ import re
 
 import numpy as np
 
+from rac_jax.models.efficientnet_lite import EfficientNetLite
 from rac_jax.weights import renaming
 from rac_jax.weights.renaming import Rule
 from rac_jax.weights.tensor_files import Tensors
 
 
-def convert(tensors: Tensors) -> dict[str, np.ndarray]:
-    """File names to our paths, in our layouts; the classifier is left out."""
-    if "_conv_stem.weight" in tensors:
-        return renaming.rename(tensors, _ORIGINAL)
-    return _from_timm(tensors)
+def convert(tensors: Tensors, model: EfficientNetLite) -> dict[str, np.ndarray]:
+    """File names to our paths, in our layouts; the classifier is left out, and what lies above the last kept block."""
+    renamed = renaming.rename(tensors, _ORIGINAL) if "_conv_stem.weight" in tensors else _from_timm(tensors)
+    if model.top is not None:
+        return renamed
+    kept = ("stem.", *(f"blocks.{i}." for i in range(len(model.blocks))))
+    return {path: array for path, array in renamed.items() if path.startswith(kept)}
 
 
 _ORIGINAL = (

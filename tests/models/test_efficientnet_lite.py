@@ -66,6 +66,19 @@ def test_larger_ones_from_their_packages_agree_with_the_smallest(real, number):
         assert np.corrcoef(ours, smallest)[0, 1] > 0.4  # 0.56 to 0.61 were seen; unrelated networks have 0
 
 
+def test_a_network_cut_off_after_some_blocks_has_their_published_weights(real):
+    model = load(nnx.eval_shape(lambda: models.create("efficientnet_lite0", depth=5)), NAME)
+    assert model.feature_width == 40 and len(model.blocks) == 5 and model.top is None
+    np.testing.assert_array_equal(model.blocks[4].project.kernel, real.blocks[4].project.kernel)
+    assert model(jnp.zeros((2, 32, 32, 3))).shape == (2, 40)
+
+
+@pytest.mark.parametrize("depth", [0, 17])
+def test_a_depth_that_there_is_not(depth):
+    with pytest.raises(ValueError, match=f"depth is {depth}; this network has 1 to 16 blocks"):
+        models.create("efficientnet_lite0", depth=depth)
+
+
 def small(**overrides):
     stages = (Stage(2, 3, 2, 2, 16),)
     return models.create("efficientnet_lite0", image_size=16, stages=stages, feature_width=32, **overrides)

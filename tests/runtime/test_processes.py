@@ -17,6 +17,7 @@ from rac_jax.checkpoints import Checkpoints
 from tests import tiny
 from tests.test_train import events
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
