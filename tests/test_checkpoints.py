@@ -74,6 +74,7 @@ print(again.returncode, saved())
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_in_mid_run_keeps_the_last_whole_checkpoint_and_the_run_goes_on_from_it(
     small_disk, tmp_path
 ):

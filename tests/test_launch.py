@@ -102,6 +102,7 @@ def test_a_sweep_is_every_combination_in_a_folder_of_its_own(capsys):
         sweep().main(["--dry-run", "--runs=r", "--config=c.py", "seed=1"])
 
 
+@pytest.mark.slow
 def test_the_local_one_runs_on_simulated_devices_and_a_sweep_with_it(tmp_path):
     config = tiny.config("base", devices=4)
     config.train.steps = 2

@@ -53,6 +53,7 @@ def test_a_batch_in_more_parts_than_a_device_has_of_it(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_train_and_then_evaluate_another_split_and_start_anew_with_what_was_compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.0")

@@ -3,6 +3,7 @@
 import re
 
 import jax
+import pytest
 
 from rac_jax.bench import step as bench
 
@@ -16,6 +17,7 @@ TINY = bench.Sizes(
 )
 
 
+@pytest.mark.slow
 def test_every_lookup_is_timed_and_its_arithmetic_counted(tmp_path, capsys):
     config = bench.settings(TINY, tmp_path)
     bench.write_images(tmp_path / "images", config)

@@ -23,6 +23,7 @@ from rac_jax.models.preprocessing import HALF
 from rac_jax.retrieval.encoder import Encoder
 from tests.memory.test_build import encode
 
+pytestmark = pytest.mark.slow
 KILLS = 7  # of each: build, add, compact
 QUERIES = np.random.default_rng(1).normal(size=(9, 16)).astype(np.float32)
 TOUCH_A_FILE = ("open", "os.rename", "os.remove", "os.truncate")
