@@ -1,8 +1,8 @@
 """RAC on 466 handwritten digits, long-tailed: the whole system in a few minutes on a CPU, with no download.
 
     python -m rac_jax.main --config=configs/demo.py             # RAC
-    python -m rac_jax.main --config=configs/demo.py:base        # base branch only, LACE
-    python -m rac_jax.main --config=configs/demo.py:retrieval   # retrieval branch only, LACE
+    python -m rac_jax.main --config=configs/demo.py:base        # base voice only, LACE
+    python -m rac_jax.main --config=configs/demo.py:text        # text voice only, LACE
     python -m rac_jax.main --config=configs/demo.py:ce          # RAC under cross-entropy
     python -m rac_jax.main --config=configs/demo.py:balce       # RAC under balanced cross-entropy
 
@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from rac_jax import config
 
-VARIANTS = ("", "base", "retrieval", "ce", "balce")
+VARIANTS = ("", "base", "text", "ce", "balce")
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -43,8 +43,8 @@ def get_config(variant: str = "") -> ConfigDict:
     c.eval.batch_size = 128
     c.checkpoint.every = 75
 
-    if variant in ("base", "retrieval"):
-        c.model.branches = variant
+    if variant in ("base", "text"):
+        c.model.voices = variant
     if variant in ("ce", "balce"):
         c.loss.name = variant
     return c

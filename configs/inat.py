@@ -2,7 +2,7 @@
 
     python -m rac_jax.main --config=configs/inat.py --config.data.root=DIR
     python -m rac_jax.main --config=configs/inat.py:384           # at 384 × 384 pixels
-    python -m rac_jax.main --config=configs/inat.py:base          # base branch only, LACE
+    python -m rac_jax.main --config=configs/inat.py:base          # base voice only, LACE
     python -m rac_jax.main --config=configs/inat.py:paper         # RAC with the paper's own scale, lookup and index
 
 DIR holds the competition's images (train_val2018) and its JSON files, or the list files. Weights as in
@@ -35,7 +35,7 @@ def get_config(variant: str = "") -> ConfigDict:
     c.eval.moving_average = 300
     c.checkpoint.every = 5000
     if variant == "base":
-        c.model.branches = variant
+        c.model.voices = variant
     if variant == "paper":
         c.model.scale = "paper"
         c.memory.exclude = "first"

@@ -1,8 +1,8 @@
 """Places365-LT by the paper's recipe: 62,500 training images, 365 scenes, 4,980 down to 5 images each.
 
     python -m rac_jax.main --config=configs/places.py --config.data.root=DIR
-    python -m rac_jax.main --config=configs/places.py:base        # base branch only, LACE
-    python -m rac_jax.main --config=configs/places.py:retrieval   # retrieval branch only, LACE
+    python -m rac_jax.main --config=configs/places.py:base        # base voice only, LACE
+    python -m rac_jax.main --config=configs/places.py:text        # text voice only, LACE
     python -m rac_jax.main --config=configs/places.py:paper       # RAC with the paper's own scale, lookup and index
 
 DIR holds the 256 × 256 images of Places365-Standard and the Places365-LT lists. Weights: AugReg's
@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from rac_jax import config
 
-VARIANTS = ("", "base", "retrieval", "paper")
+VARIANTS = ("", "base", "text", "paper")
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -31,8 +31,8 @@ def get_config(variant: str = "") -> ConfigDict:
     c.train.batch_size = 200
     c.train.epochs = 30.0
     c.eval.moving_average = 20
-    if variant in ("base", "retrieval"):
-        c.model.branches = variant
+    if variant in ("base", "text"):
+        c.model.voices = variant
     if variant == "paper":
         c.model.scale = "paper"
         c.memory.exclude = "first"

@@ -50,11 +50,19 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.data.workers = 0  # input processes; 0 = threads of this one
 
     c.model = ConfigDict()
-    c.model.branches = "both"  # both (RAC) | base | retrieval
-    c.model.base = _encoder("vit_b16")  # B, trained
+    c.model.voices = "base+text"  # what answers, joined by "+": base, text, vote, prototype; see rac_jax/models/rac.py
+    c.model.fusion = "paper"  # of several voices: paper (unit norms; base+text only) | sum (of log-probabilities)
+    c.model.base = _encoder("vit_b16")  # B, trained; the name "keys" means B = E: its head reads E's keys
     c.model.encoder = _encoder("vit_b16")  # E, frozen
     c.model.text = _encoder("clip_text")  # T, trained
-    c.model.scale = "sqrt"  # of the fused logits: paper (L/2) | sqrt (√L/2) | learned
+    c.model.scale = "sqrt"  # of fusion "paper": paper (L/2) | sqrt (√L/2) | learned
+    c.model.vote = ConfigDict()
+    c.model.vote.temperature = 0.05  # a neighbour's weight is exp((similarity − 1) / temperature)
+    c.model.vote.tau = 1.0  # votes are divided by (rows of the class)^tau
+    c.model.vote.epsilon = 1e-3  # share that every class has at least
+    c.model.prototype = ConfigDict()
+    c.model.prototype.scale = 25.0  # of the cosines
+    c.model.prototype.rank = 0  # of a learned map that all classes share; 0 = none
     c.model.drop_path = 0.1  # stochastic depth of B
     c.model.dtype = "bfloat16"  # compute: bfloat16 | float32; parameters are float32
 
@@ -143,6 +151,20 @@ def _encoder(name: str) -> ConfigDict:
     return e
 
 
+def voices(config: ConfigDict) -> tuple[str, ...]:
+    """The voices that answer, in the order of VOICES."""
+    speaking = config.model.voices.split("+")
+    return tuple(voice for voice in VOICES if voice in speaking)
+
+
+def roles(config: ConfigDict) -> tuple[str, ...]:
+    """The encoders that the voices need: some of base (B), encoder (E) and text (T)."""
+    speaking = voices(config)
+    trained_base = "base" in speaking and config.model.base.name != KEYS
+    needed = {"base": trained_base, "encoder": speaking != ("base",) or not trained_base, "text": "text" in speaking}
+    return tuple(role for role, wanted in needed.items() if wanted)
+
+
 def options(encoder: ConfigDict) -> dict[str, Any]:
     """The options of a model that are set."""
     return {name: value for name, value in encoder.items() if name not in ("name", "weights") and value}
@@ -196,6 +218,14 @@ def _is_pattern(value: Any) -> bool:
         return False
 
 
+def _are_voices(value: Any) -> bool:
+    speaking = value.split("+") if isinstance(value, str) else []
+    return bool(speaking) and len(set(speaking)) == len(speaking) and set(speaking) <= set(VOICES)
+
+
+VOICES = ("base", "text", "vote", "prototype")
+KEYS = "keys"  # config.model.base.name: B = E
+
 SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
 TEXT = Rule(lambda value: isinstance(value, str) and value.isprintable(), "a text of one line")
 NAME = Rule(lambda value: isinstance(value, str) and value.isprintable() and value.strip() != "", "a name")
@@ -244,7 +274,13 @@ RULES: dict[str, Rule] = {
     "data.randaugment_magnitude": _number(0, 10),
     "data.randaugment_noise": _number(0, 10),
     "data.workers": _integer(0, 1024),
-    "model.branches": _choice("both", "base", "retrieval"),
+    "model.voices": Rule(_are_voices, f"some of {', '.join(VOICES)}, joined by +"),
+    "model.fusion": _choice("paper", "sum"),
+    "model.vote.temperature": _above_0(1e3, least=1e-3),
+    "model.vote.tau": _number(0, 10),
+    "model.vote.epsilon": _above_0(1, least=1e-12),
+    "model.prototype.scale": _above_0(1e4),
+    "model.prototype.rank": _integer(0, 2**14),
     **{f"model.{role}.{name}": rule for role in ("base", "encoder", "text") for name, rule in ENCODER.items()},
     "model.scale": _choice("paper", "sqrt", "learned"),
     "model.drop_path": _below_1(),
@@ -330,9 +366,12 @@ def _relations(config: ConfigDict, devices: int) -> Iterator[tuple[str, bool, st
     yield "train.accumulate", not update or train.accumulate == 1, f"1 with batch_norm=update: {whole}"
     words = f"a multiple of the {used} devices, as {near} is, with batch_norm=update: {whole} without padding"
     yield "train.batch_size", not update or train.batch_size % used == 0, words
-    one_branch = config.loss.name not in ("ldam", "ldam_paper") or config.model.branches != "both"
-    words = "lace, ce or balce with model.branches=both: LDAM's margins are in cosines of one branch"
-    yield "loss.name", one_branch, words
+    speaking = voices(config)
+    one_cosine = config.loss.name not in ("ldam", "ldam_paper") or speaking in (("base",), ("text",))
+    words = "lace, ce or balce with several voices: LDAM's margins are in cosines of one voice"
+    yield "loss.name", one_cosine, words
+    summed = len(speaking) == 1 or config.model.fusion == "sum" or speaking == ("base", "text")
+    yield "model.fusion", summed, "sum for other voices than base+text"
     balanced = config.loss.name != "balce" or config.loss.reweight == "none"
     yield "loss.reweight", balanced, "none with loss.name=balce, which has weights of its own (1 / class count)"
     words = "the server's address for memory.index=milvus, as http://localhost:19530"

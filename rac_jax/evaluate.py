@@ -1,4 +1,4 @@
-"""Evaluation: every image of a split once; what each branch says of it, a table, files and pictures."""
+"""Evaluation: every image of a split once; what each voice says of it, a table, files and pictures."""
 
 import functools
 from collections.abc import Callable
@@ -7,14 +7,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from rac_jax import config as configs
 from rac_jax import data, metrics, sharding
 from rac_jax.checkpoints import Checkpoints, warn_of_other_memory
 from rac_jax.data import pipeline, record
+from rac_jax.data.dataset import Dataset
 from rac_jax.metrics import Counts
+from rac_jax.models.rac import FUSED, VOICES
+from rac_jax.models.voices import Neighbours
 from rac_jax.report import gallery, predictions, tables
 from rac_jax.report.predictions import Predictions, Votes
 from rac_jax.report.tensorboard import TensorBoard
@@ -22,23 +27,37 @@ from rac_jax.run import Run
 from rac_jax.runtime import files, processes, workdirs
 from rac_jax.weights import parameters
 
-BRANCHES = ("rac", "base", "retrieval")  # the order of every table
+ANSWERS = (FUSED, *VOICES)  # the order of every table
 NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E knows without training
 
-Accuracy = dict[str, dict[str, float]]  # by branch, by group
+Accuracy = dict[str, dict[str, float]]  # by voice, by group
 
 
 def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[Run, Any, Any, int]:
-    """A step (None: the newest) of the run in `workdir`: its run, parameters, statistics, and which step it is."""
+    """A step (None: the newest) of the run in `workdir`: the run, its parameters and statistics, and the step."""
     workdirs.check(config, workdir)
     with Checkpoints.read(workdir) as checkpoints:
         checkpoints.require(step)
-        accept = functools.partial(record.require_classes, workdir=workdir)
-        run = Run.from_config(config, workdir, accept=accept, may_build=False)
+        run = Run.from_config(config, workdir, **_data_of(config, workdir), may_build=False)
         _, params, stats = parameters.split(run.model)
         step, state, info = checkpoints.load(step, sharding.state(run.mesh, {"params": params, "stats": stats}))
         warn_of_other_memory(step, info, run.memory_record())
+    run = run.with_offset(info.get("offset", 0.0))
     return run, state["params"], state["stats"], step
+
+
+def _data_of(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+    """How a run finds its classes: by name if a voice can answer classes without training, else they must agree."""
+    if {"vote", "prototype"} & set(configs.voices(config)) and (trained_on := record.read(workdir)):
+        return {"trained_on": trained_on, "accept": functools.partial(_say_what_is_new, trained_on)}
+    return {"accept": lambda dataset: record.require_classes(dataset, workdir)}
+
+
+def _say_what_is_new(trained_on: record.Record, dataset: Dataset) -> None:
+    new = [name for name in dataset.class_names if name not in set(trained_on.classes)]
+    if new:
+        shown = ", ".join(new[:8]) + (" …" if len(new) > 8 else "")
+        logging.warning("%d classes of %s were not trained on: %s", len(new), dataset.name, shown)
 
 
 def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, split: str) -> Accuracy:
@@ -65,15 +84,15 @@ def evaluate(
         "split": split,
         "step": step,
         "images": len(predicted),
-        "classes": run.dataset.num_classes,
-        "branches": accuracy,
+        "classes": len(run.classes),
+        "voices": accuracy,
         **run.memory_record(),
     }
-    cut = ""
-    if run.retriever is not None:
-        k, whole = run.config.memory.k, round(run.retriever.mean_fitting, 2)
-        result["snippets"] = {"k": k, "whole": whole}
-        cut = f"T's window holds {whole} of {k} snippets, on average\n" if whole < k else ""
+    note = ""
+    if run.retriever is not None and "text" in accuracy:
+        k, fitting = run.config.memory.k, round(run.retriever.mean_fitting, 2)
+        result["snippets"] = {"k": k, "fitting": fitting}
+        note = f"T's window holds {fitting} of {k} snippets, on average\n" if fitting < k else ""
     board.scalars(step, scalars(split, accuracy | nearest))
     if processes.first():
         files.write_json(workdir / "eval" / f"{split}.json", result)
@@ -81,51 +100,53 @@ def evaluate(
         predictions.write(workdir / "eval" / f"{split}_predictions.arrow", predicted)
         gallery.draw(run, counts, predicted, split, step, workdir / "report" / split, board)
         title = f"{split}: {len(predicted)} images, step {step}, accuracy in %"
-        print(f"\n{title}\n{tables.accuracy_table(accuracy | nearest)}\n{cut}")
+        print(f"\n{title}\n{tables.accuracy_table(accuracy | nearest)}\n{note}")
     return accuracy
 
 
 def count(run: Run, params: Any, stats: Any, split: str) -> dict[str, Counts]:
-    """Per-class counts of every branch over a split."""
+    """Per-class counts of every voice over a split."""
     return answers(run, params, stats, split)[0]
 
 
 def answers(run: Run, params: Any, stats: Any, split: str) -> tuple[dict[str, Counts], Predictions]:
-    """Per-class counts of every branch over a split, and what it says of each image."""
+    """Per-class counts of every voice over a split, and what it says of each image."""
     config = run.config
     images, size = run.dataset.split(split), sharding.rows(config.eval.batch_size, run.mesh.size)
-    batches = pipeline.eval_batches(images, data.eval_transform(config), batch_size=size, workers=config.data.workers)
+    transform = data.eval_transform(config) if run.needs_images else None
+    batches = pipeline.eval_batches(images, transform, batch_size=size, workers=config.data.workers)
+    renumbered = ({**batch, "label": run.labels[batch["label"]]} for batch in batches)
     eval_step = make_eval_step(run)
     total: dict[str, Counts] = {}
     predicted: list[Predictions] = []
     with tqdm(total=len(images), desc=f"eval {split}", unit="img", disable=not processes.first()) as bar:
-        for batch, found in run.feed(batches, split=split, training=False):
-            row_class = run.retriever.row_class if run.retriever else None
-            counted, said = jax.device_get(eval_step(params, stats, batch, found, row_class))
+        for batch, found in run.feed(renumbered, split=split, training=False):
+            counted, said = jax.device_get(eval_step(params, stats, batch, found, run.knowledge))
             run.check()
             for name, arrays in counted.items():
                 total[name] = total[name] + Counts(*arrays) if name in total else Counts(*arrays)
             predicted.append(_unpadded(said))
             bar.update(min(size, len(images) - bar.n))
-    return {name: total[name] for name in (*BRANCHES, NEAREST) if name in total}, predictions.concatenate(predicted)
+    return {name: total[name] for name in (*ANSWERS, NEAREST) if name in total}, predictions.concatenate(predicted)
 
 
 @functools.lru_cache(maxsize=1)  # evaluations while training share what the first one compiled
 def make_eval_step(run: Run) -> Callable[..., tuple[dict[str, jax.Array], Any]]:
-    """Compiled: parameters, statistics, batch, neighbours, their classes -> [3, C] counts by branch, and answers."""
-    graph, classes = nnx.graphdef(run.model), run.dataset.num_classes
+    """Compiled: parameters, statistics, batch, neighbours, knowledge -> [3, L] counts by voice, and answers."""
+    graph, classes = nnx.graphdef(run.model), len(run.classes)
 
-    def eval_step(params: Any, stats: Any, batch: dict[str, jax.Array], found: Any, row_class: Any) -> Any:
+    def eval_step(params: Any, stats: Any, batch: dict[str, jax.Array], found: Any, knowledge: Any) -> Any:
         labels, mask = batch["label"], batch["mask"]
         model = nnx.merge(graph, params, stats)
-        logits = model(batch["image"], found and found["tokens"])
-        counts = {branch: metrics.batch_counts(values, labels, mask) for branch, values in logits.items()}
+        logits = model(batch.get("image"), Neighbours.of(found), knowledge)
+        logits = {voice: _for_all(values, classes) for voice, values in logits.items()}
+        counts = {voice: metrics.batch_counts(values, labels, mask) for voice, values in logits.items()}
         nothing = jnp.zeros((len(labels), 0))
         said: dict[str, Any] = {"id": batch["id"], "label": labels, "mask": mask}
         said |= {"rows": nothing.astype(jnp.int32), "similarities": nothing}
         said["votes"] = _votes(model.probabilities(logits), labels)
         if found is not None:
-            named = classes_of(row_class, found["rows"])
+            named = classes_of(knowledge.row_label, found["rows"])
             counts[NEAREST] = metrics.nearest_counts(named, labels, mask, classes)
             said |= {name: found[name] for name in ("rows", "similarities")}
         return counts, said
@@ -133,37 +154,41 @@ def make_eval_step(run: Run) -> Callable[..., tuple[dict[str, jax.Array], Any]]:
     return jax.jit(eval_step, out_shardings=sharding.replicated(run.mesh))
 
 
+def _for_all(logits: jax.Array, classes: int) -> jax.Array:
+    """Logits for all classes: a class that a voice does not know gets a value below all others."""
+    missing = classes - logits.shape[1]
+    lowest = jnp.min(logits, axis=1, keepdims=True) - 30.0
+    return jnp.concatenate([logits, jnp.broadcast_to(lowest, (len(logits), missing))], axis=1) if missing else logits
+
+
 def _votes(probabilities: dict[str, jax.Array], labels: jax.Array) -> dict[str, Any]:
-    """Of each branch: its answer, how probable it finds it, how probable it finds the true class; [B] each."""
+    """Of each voice: its answer, how probable it finds it, how probable it finds the true class; [B] each."""
     return {
-        branch: {
+        voice: {
             "label": values.argmax(axis=-1).astype(jnp.int32),
             "probability": values.max(axis=-1),
             "of_true": jnp.take_along_axis(values, labels[:, None], axis=1)[:, 0],
         }
-        for branch in BRANCHES
-        if (values := probabilities.get(branch)) is not None
+        for voice in ANSWERS
+        if (values := probabilities.get(voice)) is not None
     }
 
 
 def _unpadded(said: dict[str, Any]) -> Predictions:
     """The answers of a batch without those to its padding."""
     said = jax.tree.map(lambda values: values[said["mask"]], said)
-    votes = {branch: Votes(**said["votes"][branch]) for branch in BRANCHES if branch in said["votes"]}
+    votes = {voice: Votes(**said["votes"][voice]) for voice in ANSWERS if voice in said["votes"]}
     return Predictions(said["id"], said["label"], votes, said["rows"], said["similarities"])
 
 
 def accuracies(run: Run, counts: dict[str, Counts]) -> Accuracy:
-    """What the counts of each branch say of all, many, medium, few, and top-5."""
-    class_counts = run.dataset.class_counts
-    return {branch: metrics.summary(c, class_counts) for branch, c in counts.items()}
+    """What the counts of each voice say of all, many, medium, few, and top-5."""
+    return {voice: metrics.summary(c, run.class_counts, run.classes.trained) for voice, c in counts.items()}
 
 
 def scalars(split: str, accuracy: Accuracy) -> dict[str, float]:
-    """TensorBoard tags `<split>/<branch>/<group>`."""
-    return {
-        f"{split}/{branch}/{group}": value for branch, groups in accuracy.items() for group, value in groups.items()
-    }
+    """TensorBoard tags `<split>/<voice>/<group>`."""
+    return {f"{split}/{voice}/{group}": value for voice, groups in accuracy.items() for group, value in groups.items()}
 
 
 @jax.jit
@@ -184,10 +209,10 @@ def _per_class(run: Run, counts: dict[str, Counts]) -> dict[str, Any]:
     """One list a column, a number a class."""
     first = next(iter(counts.values()))
     table: dict[str, Any] = {
-        "class": list(run.dataset.class_names),
-        "train_images": run.dataset.class_counts.tolist(),
+        "class": list(run.classes.names),
+        "train_images": run.class_counts.tolist(),
         "images": first.seen.tolist(),
     }
-    for branch, c in counts.items():
-        table[branch] = {"correct": c.correct.tolist(), "correct_top5": c.correct5.tolist()}
+    for voice, c in counts.items():
+        table[voice] = {"correct": c.correct.tolist(), "correct_top5": c.correct5.tolist()}
     return table

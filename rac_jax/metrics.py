@@ -47,17 +47,21 @@ def _by_class(hits: jax.Array, labels: jax.Array, classes: int) -> jax.Array:
     return hits.astype(jnp.int32) @ one_hot
 
 
-def groups(class_counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Which classes are all, many, medium and few, by their training counts: bool [C] each."""
+def groups(class_counts: np.ndarray, trained: int | None = None) -> dict[str, np.ndarray]:
+    """Which classes are all, many, medium, few and new, by their training counts: bool [C] each."""
     counts = np.asarray(class_counts)
-    many, few = counts > MANY_ABOVE, counts < FEW_BELOW
-    return {"all": counts >= 0, "many": many, "medium": ~many & ~few, "few": few}
+    new = np.arange(len(counts)) >= (len(counts) if trained is None else trained)
+    many, few = (counts > MANY_ABOVE) & ~new, (counts < FEW_BELOW) & ~new
+    return {"all": counts >= 0, "many": many, "medium": ~many & ~few & ~new, "few": few, "new": new}
 
 
-def summary(counts: Counts, class_counts: np.ndarray) -> dict[str, float]:
-    """Accuracy over the images of each group, and top-5 over all; an empty group is absent."""
+def summary(counts: Counts, class_counts: np.ndarray, trained: int | None = None) -> dict[str, float]:
+    """Accuracy over the images of each group, and top-5 over all; an empty group is absent.
+
+    Classes after the first `trained` ones (default: all are trained) form a group `new` of their own.
+    """
     result = {}
-    for name, member in groups(class_counts).items():
+    for name, member in groups(class_counts, trained).items():
         if counts.seen[member].sum():
             result[name] = float(counts.correct[member].sum() / counts.seen[member].sum())
     result["top5"] = float(counts.correct5.sum() / counts.seen.sum())

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from rac_jax.config import ConfigError
+from rac_jax.config import ConfigError, roles
 
 UNDECAYED = ("class_token", "position_embedding", "logit_scale")
 FROZEN = "frozen"
@@ -26,20 +26,20 @@ def steps_per_epoch(images: int, batch_size: int) -> int:
 
 def total_steps(config: ConfigDict, images: int) -> int:
     """Steps of the full schedule."""
-    return max(1, round(config.train.epochs * steps_per_epoch(images, config.train.batch_size)))
+    return round(config.train.epochs * steps_per_epoch(images, config.train.batch_size))
 
 
 def schedule(config: ConfigDict, images: int) -> optax.Schedule:
     """Learning rate by step: a straight line up, then a cosine down."""
     optim = config.optim
     total = total_steps(config, images)
-    warmup = min(round(optim.warmup_epochs * steps_per_epoch(images, config.train.batch_size)), total - 1)
+    warmup = max(0, min(round(optim.warmup_epochs * steps_per_epoch(images, config.train.batch_size)), total - 1))
     low, high = optim.min_learning_rate, optim.learning_rate
 
     def rate(step: Any) -> jax.Array:
         now = jnp.asarray(step, jnp.float32)
         rising = now / max(warmup, 1)
-        falling = 0.5 + 0.5 * jnp.cos(math.pi * jnp.minimum((now - warmup) / (total - warmup), 1.0))
+        falling = 0.5 + 0.5 * jnp.cos(math.pi * jnp.minimum((now - warmup) / max(total - warmup, 1), 1.0))
         return low + (high - low) * jnp.where(now < warmup, rising, falling)
 
     return rate
@@ -112,8 +112,8 @@ def not_trained(config: ConfigDict, params: Any) -> Any:
     pattern = config.optim.frozen
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(params)]
     mask = [bool(pattern) and re.match(pattern, name) is not None for name in names]
-    absent = {"base": "text", "retrieval": "base"}.get(config.model.branches)  # so that one pattern does for all three
-    of_the_absent = absent is not None and pattern.startswith(absent)
+    absent = {"base", "text"} - set(roles(config))  # so that one pattern does for all variants of a config
+    of_the_absent = any(pattern.startswith(role) for role in absent)
     if pattern and not of_the_absent and (all(mask) or not any(mask)):
         raise ConfigError(
             f"config.optim.frozen={pattern!r} matches {'every' if all(mask) else 'no'} parameter; "

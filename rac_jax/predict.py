@@ -1,6 +1,6 @@
 """Classify images with a trained run: python -m rac_jax.predict --workdir=DIR IMAGE|FOLDER… [--json]
 
-Prints for each image the label, its probability, the vote of each branch, and the neighbours in the memory, with a
+Prints for each image the label, its probability, the vote of each voice, and the neighbours in the memory, with a
 mark on those that have the label's text. With --json, prints one JSON object per line. A file that is not a usable
 image is skipped with a message, and the exit code is then 1.
 """
@@ -90,44 +90,45 @@ def _answers(run: Run, params: Any, stats: Any, eval_step: Any, pixels: list[np.
     zeros = np.zeros(size, np.int32)
     batch = {"image": np.stack([*pixels, *padding]), "label": zeros, "id": zeros, "mask": np.ones(size, bool)}
     placed = sharding.put_batch(run.mesh, batch | {"own": np.full(size, KEEP_ALL, np.int32)})
-    own, found, row_class = placed.pop("own"), None, None
-    if run.retriever is not None:
-        found, row_class = run.retriever(placed["image"], own), run.retriever.row_class
-    said = jax.device_get(eval_step(params, stats, placed, found, row_class)[1])
+    own = placed.pop("own")
+    found = run.retriever(placed["image"], own) if run.retriever is not None else None
+    said = jax.device_get(eval_step(params, stats, placed, found, run.knowledge)[1])
     run.check()
     return [_answer(run, said, place) for place in range(len(pixels))]
 
 
 def _answer(run: Run, said: dict[str, Any], place: int) -> Answer:
-    names, votes, output = run.dataset.class_names, said["votes"], run.model.output
-    branches = {
-        branch: {
-            "label": names[votes[branch]["label"][place]],
-            "probability": float(votes[branch]["probability"][place]),
+    names, votes, output = run.classes.names, said["votes"], run.model.output
+    voices = {
+        voice: {
+            "label": names[votes[voice]["label"][place]],
+            "probability": float(votes[voice]["probability"][place]),
         }
-        for branch in sorted(votes, key=lambda name: (name != output, name))  # the run's own answer first
+        for voice in sorted(votes, key=lambda name: (name != output, name))  # the run's own answer first
     }
-    answer: Answer = {**branches[output], "branches": branches}
+    answer: Answer = {**voices[output], "voices": voices}
     if run.retriever is not None:
-        text = run.dataset.class_texts[votes[output]["label"][place]]
-        answer["neighbours"] = _neighbours(run.retriever, said["rows"][place], said["similarities"][place], text)
+        label = names[votes[output]["label"][place]]
+        answer["neighbours"] = _neighbours(run.retriever, said["rows"][place], said["similarities"][place], label)
     return answer
 
 
-def _neighbours(retriever: Retriever, rows: np.ndarray, similarities: np.ndarray, text: str) -> list[Answer]:
-    """The neighbours, nearest first, and whether each has the given text."""
+def _neighbours(retriever: Retriever, rows: np.ndarray, similarities: np.ndarray, label: str) -> list[Answer]:
+    """The neighbours, nearest first, and whether each has the label of the answer."""
     memory, there = retriever.memory, rows >= 0
     rows, similarities = rows[there], similarities[there]
     texts = memory.texts.take(memory.text_of[rows])
+    labels = [memory.class_names[number] if number >= 0 else None for number in memory.label_of[rows]]
     return [
         {
-            "text": said,
+            "label": own,
+            "text": text,
             "similarity": round(float(similarity), 4),
             "source": memory.source_of(int(row))[0].name,
             "image": memory.images[int(row)],
-            "supports": said == text,
+            "supports": own == label,
         }
-        for row, similarity, said in zip(rows, similarities, texts, strict=True)
+        for row, similarity, own, text in zip(rows, similarities, labels, texts, strict=True)
     ]
 
 
@@ -136,10 +137,8 @@ def describe(answer: Answer, neighbours: int) -> str:
     if "error" in answer:
         return f"skipped: {answer['error']}"
     lines = [f"{answer['image']}: {answer['label']} ({100 * answer['probability']:.1f} %)"]
-    if len(answer["branches"]) > 1:
-        votes = (
-            f"{name} {vote['label']} {100 * vote['probability']:.1f} %" for name, vote in answer["branches"].items()
-        )
+    if len(answer["voices"]) > 1:
+        votes = (f"{name} {vote['label']} {100 * vote['probability']:.1f} %" for name, vote in answer["voices"].items())
         lines.append("  votes: " + ", ".join(votes))
     if found := answer.get("neighbours"):
         lines.append(f"  neighbours: {sum(n['supports'] for n in found)} of {len(found)} have this label")

@@ -11,16 +11,19 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from rac_jax import config as configs
 from rac_jax import data, models, sharding, weights
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.pipeline import Batch
+from rac_jax.data.record import Record
+from rac_jax.memory import build
 from rac_jax.memory.manifest import ENABLED
-from rac_jax.models.rac import RAC
-from rac_jax.retrieval import feed, retriever, tokenizers
+from rac_jax.models.rac import RAC, VoiceSettings
+from rac_jax.models.voices import Knowledge
+from rac_jax.retrieval import encoder, feed, knowledge, retriever, tokenizers
+from rac_jax.retrieval.knowledge import Classes
 from rac_jax.retrieval.retriever import Retriever
 from rac_jax.retrieval.tokenizers import Tokenizer
-
-ROLES = {"both": ("base", "encoder", "text"), "base": ("base",), "retrieval": ("encoder", "text")}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # hashed by identity, so that compiled steps can be cached by run
@@ -30,7 +33,9 @@ class Run:
     config: ConfigDict
     mesh: Mesh
     dataset: Dataset
-    retriever: Retriever | None  # None for a base-only model
+    classes: Classes
+    class_counts: np.ndarray  # [L] int64: training images of each class; 0 for those without training
+    retriever: Retriever | None  # None if no voice needs the memory
     make_model: Callable[[], RAC]  # with fresh parameters
     model: RAC  # shapes without values
 
@@ -42,29 +47,73 @@ class Run:
         *,
         accept: Callable[[Dataset], None] = lambda dataset: None,
         may_build: bool = True,
+        trained_on: Record | None = None,
     ) -> "Run":
-        """Load or build every part except trained parameters. `accept` may refuse the data before anything is built.
+        """Load or build every part except trained parameters.
 
-        Unless `may_build`, a missing memory is an error.
+        Args:
+          config: of the run.
+          workdir: its folder.
+          accept: may refuse the data before anything is built.
+          may_build: whether a missing memory is built; otherwise it is an error.
+          trained_on: the data that the run was trained on, if they are not those of the config.
         """
         mesh = sharding.make_mesh(config)
         dataset = data.load(config)
         accept(dataset)
+        needed = configs.roles(config)
         _require_weights(config)
-        tokenizer = tokenizers.from_config(config) if "text" in ROLES[config.model.branches] else None
-        make_model = functools.partial(_model, config, dataset.num_classes, tokenizer)
-        model = nnx.eval_shape(make_model)
-        found = None
-        if tokenizer is not None:
+        tokenizer = tokenizers.from_config(config) if "text" in needed else None
+        trained = trained_on.classes if trained_on else dataset.class_names
+        found, classes, width = None, knowledge.classes_of(trained, None, dataset.class_names), 0
+        if "encoder" in needed:
+            e = encoder.load(config, mesh)
+            width = e.width
             folder = Path(config.memory.dir) if config.memory.dir else workdir / "memory"
             cache = Path(config.memory.cache) if config.memory.cache else workdir / "neighbours"
-            found = retriever.open_or_build(
-                config, dataset, tokenizer, folder=folder, cache=cache, mesh=mesh, may_build=may_build
-            )
-        return cls(config, mesh, dataset, found, make_model, model)
+            if may_build:
+                memory = build.open_or_build(config, dataset, e, folder=folder, mesh=mesh)
+            else:
+                memory = build.open_existing(config, dataset, e, folder=folder)
+            classes = knowledge.classes_of(trained, memory, dataset.class_names)
+            known = knowledge.read(memory, classes, mesh)
+            found = retriever.assemble(config, dataset, tokenizer, memory, e, known, cache=cache, mesh=mesh)
+        make_model = functools.partial(_model, config, classes.trained, width, tokenizer)
+        counts = np.zeros(len(classes), np.int64)
+        counts[: len(trained)] = trained_on.train_images if trained_on else dataset.class_counts
+        return cls(config, mesh, dataset, classes, counts, found, make_model, nnx.eval_shape(make_model))
+
+    @property
+    def knowledge(self) -> Knowledge | None:
+        """What the memory knows about the classes."""
+        return self.retriever.knowledge if self.retriever else None
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether a step needs the images themselves: for B, or to look up augmented ones."""
+        return "base" in configs.roles(self.config) or feed.lookup_of(self.config) != "cached"
+
+    @functools.cached_property
+    def labels(self) -> np.ndarray:
+        """The number in `classes` of each class of the data set, [C] int32."""
+        return self.classes.numbers(self.dataset.class_names)
+
+    @functools.cached_property
+    def class_texts(self) -> tuple[str, ...]:
+        """A text for each class; a class that only the memory has is called by its name."""
+        known = dict(zip(self.dataset.class_names, self.dataset.class_texts, strict=True))
+        return tuple(known.get(name, name) for name in self.classes.names)
+
+    def with_offset(self, offset: float) -> "Run":
+        """The same run with another offset for the fused logits of classes without training."""
+        if self.retriever is None:
+            return self
+        placed = sharding.put_replicated(self.mesh, np.float32(offset))
+        known = self.retriever.knowledge.replace(offset=placed)
+        return dataclasses.replace(self, retriever=dataclasses.replace(self.retriever, knowledge=known))
 
     def put(self, batch: Batch, *, training: bool) -> feed.Fed:
-        """A host batch on the devices, and the neighbours of its images (None for a base-only model)."""
+        """A host batch on the devices, and the neighbours of its images (None without a memory)."""
         return feed.put(self.retriever, self.mesh, batch, training=training)
 
     def feed(self, batches: Iterable[Batch], *, split: str, training: bool) -> Iterator[feed.Fed]:
@@ -80,7 +129,7 @@ class Run:
 
     def read_weights(self) -> dict[str, np.ndarray]:
         """The arrays of the weights files of B and T, by the model's paths."""
-        trained = [role for role in ROLES[self.config.model.branches] if role != "encoder"]
+        trained = [role for role in configs.roles(self.config) if role != "encoder"]
         return {
             f"{role}.{path}": array
             for role in trained
@@ -95,25 +144,36 @@ class Run:
 
 def _require_weights(config: ConfigDict) -> None:
     """Report missing weights before anything slow begins."""
-    for role in ROLES[config.model.branches]:
+    for role in configs.roles(config):
         if source := config.model[role].weights:
             weights.resolve(source, config.weights_dir)
 
 
-def _model(config: ConfigDict, num_classes: int, tokenizer: Tokenizer | None) -> RAC:
-    m, rngs = config.model, nnx.Rngs(config.seed)
+def _model(config: ConfigDict, num_classes: int, key_width: int, tokenizer: Tokenizer | None) -> RAC:
+    m, rngs, needed = config.model, nnx.Rngs(config.seed), configs.roles(config)
     base = text = None
-    if "base" in ROLES[m.branches]:
+    if "base" in needed:
         base = models.from_config(config, "base", rngs, image_size=config.data.image_size, drop_path=m.drop_path)
     if tokenizer is not None:
         sizes = {"vocab_size": tokenizer.vocab_size, "context_length": tokenizer.length}
         text = models.from_config(config, "text", rngs, **sizes)
-    return RAC(
-        base, text, num_classes=num_classes, scale=m.scale, cosine=config.loss.name.startswith("ldam"), rngs=rngs
+    settings = VoiceSettings(
+        speaking=configs.voices(config),
+        fusion=m.fusion,
+        scale=m.scale,
+        temperature=m.vote.temperature,
+        tau=m.vote.tau,
+        epsilon=m.vote.epsilon,
+        prototype_scale=m.prototype.scale,
+        prototype_rank=m.prototype.rank,
+        cosine_head=config.loss.name.startswith("ldam"),
+        unit_keys=config.memory.metric == "cosine",
     )
+    return RAC(base, text, num_classes=num_classes, key_width=key_width, settings=settings, rngs=rngs)
 
 
-def from_shapes(config: ConfigDict, dataset: Dataset, tokenizer: Tokenizer | None, mesh: Mesh) -> Run:
+def from_shapes(config: ConfigDict, dataset: Dataset, tokenizer: Tokenizer | None, key_width: int, mesh: Mesh) -> Run:
     """A run without images, weights and memory, for compiling its programs: only the dataset's classes are used."""
-    make_model = functools.partial(_model, config, dataset.num_classes, tokenizer)
-    return Run(config, mesh, dataset, None, make_model, nnx.eval_shape(make_model))
+    classes = Classes(dataset.class_names, dataset.num_classes)
+    make_model = functools.partial(_model, config, len(classes), key_width, tokenizer)
+    return Run(config, mesh, dataset, classes, dataset.class_counts, None, make_model, nnx.eval_shape(make_model))

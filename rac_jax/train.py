@@ -1,6 +1,7 @@
 """Training: the state, the step, and the loop, from top to bottom."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from tqdm import tqdm
 from rac_jax import data, evaluate, losses, optimizer, sharding
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline, record
+from rac_jax.models.voices import LeftOut, Neighbours
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.retrieval import feed
 from rac_jax.run import Run
@@ -34,10 +36,9 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
         images = len(run.dataset.split("train"))
         tx = optimizer.from_config(config, images)
         like = abstract_state(run, tx)
-        total = optimizer.total_steps(config, images)
-        last = min(config.train.steps or total, total)
+        last = last_step(run, like)
         with Checkpoints.open(workdir, config) as checkpoints, TensorBoard.of(workdir) as board:
-            first = checkpoints.latest() or 0
+            first = checkpoints.latest() or 0  # step 0 is saved by a run without training, and made again
             board.start(first + 1 if first else 0)
             if first:
                 state = checkpoints.restore(first, like)
@@ -56,8 +57,16 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
                         evaluate_hook(progress, board),
                     )
                     state = loop(progress, state, step, hooks)
+            elif not first:
+                checkpoints.save(0, state, run.memory_record())
             if evaluated:
                 evaluate.evaluate(run, state.params, state.stats, max(first, last), config.eval.split, workdir, board)
+
+
+def last_step(run: Run, state: "State") -> int:
+    """The step to stop at: 0 with config.train.epochs=0, or if the voices have nothing to train."""
+    total = optimizer.total_steps(run.config, len(run.dataset.split("train"))) if jax.tree.leaves(state.params) else 0
+    return min(run.config.train.steps or total, total)
 
 
 # The state.
@@ -90,7 +99,7 @@ def initial_state(run: Run, tx: optax.GradientTransformation) -> State:
 # The step.
 
 Metrics = dict[str, jax.Array]
-TrainStep = Callable[[State, dict[str, jax.Array], Any], tuple[State, Metrics]]
+TrainStep = Callable[[State, dict[str, jax.Array], Any, Any], tuple[State, Metrics]]
 
 
 def compiled_step(run: Run, tx: optax.GradientTransformation) -> TrainStep:
@@ -116,32 +125,38 @@ def make_train_step(
         """Over the real examples of the batch, written as a mean over equal parts."""
         return (values * mask.astype(jnp.float32) * padding).mean()
 
-    def loss_of(params: Any, stats: Any, batch: Any, tokens: Any) -> tuple[jax.Array, Any]:
+    def loss_of(params: Any, stats: Any, batch: Any, found: Any, knowledge: Any) -> tuple[jax.Array, Any]:
         still = optimizer.not_trained(config, params)
         params = jax.tree.map(lambda leaf, keep: jax.lax.stop_gradient(leaf) if keep else leaf, params, still)
         model = nnx.merge(graph, params, stats)
-        logits = model(batch["image"], tokens, train=True, keys=batch["key"])
         labels, mask = batch["label"], batch["mask"]
-        loss = mean(losses.general(logits[model.output], labels, terms, config.loss.smoothing), mask)
+        left_out = LeftOut(labels, found["inside"]) if found else None
+        arguments = batch.get("image"), Neighbours.of(found), knowledge
+        logits = model(*arguments, train=True, keys=batch["key"], left_out=left_out)
+        answer = logits[model.output][:, : len(class_counts)]  # classes that only the memory has are not trained
+        loss = mean(losses.general(answer, labels, terms, config.loss.smoothing), mask)
         right = {f"accuracy_{branch}": mean(_right(values, labels), mask) for branch, values in logits.items()}
         return loss, ({"loss": loss, **right}, parameters.split(model)[2])
 
     gradient = jax.grad(loss_of, has_aux=True)
 
-    def train_step(
-        state: State, batch: dict[str, jax.Array], tokens: jax.Array | None
-    ) -> tuple[State, dict[str, jax.Array]]:
+    def train_step(state: State, batch: dict[str, jax.Array], found: Any, knowledge: Any) -> tuple[State, Metrics]:
         batch = batch | {"key": example_keys(config.seed, state.step, len(batch["label"]))}
         if parts == 1:
-            grads, (metrics, stats) = gradient(state.params, state.stats, batch, tokens)
+            grads, (metrics, stats) = gradient(state.params, state.stats, batch, found, knowledge)
         else:
-            rows = {"batch": batch, "tokens": tokens}
-            grads, (metrics, stats) = accumulated(gradient, state.params, state.stats, rows, parts, devices)
+            rows = {"batch": batch, "found": found}
+            add_up = functools.partial(_by_rows, gradient, knowledge)
+            grads, (metrics, stats) = accumulated(add_up, state.params, state.stats, rows, parts, devices)
         params, opt_state = optimizer.update(tx, grads, state.opt_state, state.params)
         metrics["gradient_norm"] = optax.tree.norm(grads)
         return State(state.step + 1, params, stats, opt_state), metrics
 
     return train_step
+
+
+def _by_rows(gradient: Callable, knowledge: Any, params: Any, stats: Any, rows: Any) -> tuple[Any, Any]:
+    return gradient(params, stats, rows["batch"], rows["found"], knowledge)
 
 
 def example_keys(seed: int, step: jax.Array, count: int) -> jax.Array:
@@ -157,7 +172,7 @@ def accumulated(
 
     def of(part: jax.Array, stats: Any) -> tuple[Any, Any]:
         mine = jax.tree.map(lambda x: part_of(x, part, parts, devices), rows)
-        return gradient(params, stats, mine["batch"], mine["tokens"])
+        return gradient(params, stats, mine)
 
     def add(carry: Any, part: jax.Array) -> tuple[Any, None]:
         sums, stats = carry
@@ -231,7 +246,7 @@ def loop(progress: Progress, state: State, step: TrainStep, hooks: Sequence[Hook
             with jax.profiler.StepTraceAnnotation("train", step_num=number):
                 batch, found = next(fed)
                 breakdown.mark("retrieve", found)
-                state, metrics = step(state, batch, found and found["tokens"])
+                state, metrics = step(state, batch, found, run.knowledge)
                 breakdown.mark("train", metrics)
             in_flight.add(number, batch["id"], metrics)
             run.check()
@@ -249,7 +264,7 @@ def _batches(run: Run, first: int) -> Iterator[pipeline.Batch]:
     config = run.config
     return pipeline.train_batches(
         run.dataset.split("train"),
-        data.train_transform(config),
+        data.train_transform(config) if run.needs_images else None,
         batch_size=config.train.batch_size,
         seed=config.seed,
         workers=config.data.workers,
@@ -320,7 +335,7 @@ def evaluate_hook(progress: Progress, board: TensorBoard) -> Hook:
 
 def step_flops(run: Run, step: Any, now: AfterStep) -> float:
     """FLOPs of one step over all devices, E included."""
-    on_each = monitor.flops(step, now.state, now.batch, now.found and now.found["tokens"])
+    on_each = monitor.flops(step, now.state, now.batch, now.found, run.knowledge)
     on_each *= run.config.train.accumulate  # XLA counts the body of a loop once
     retriever, lookup = run.retriever, feed.lookup_of(run.config)
     if retriever is not None and lookup == "callback":
@@ -335,7 +350,9 @@ def retrieval_scalars(run: Run, batch: dict[str, jax.Array], found: Any) -> dict
     """How long a lookup on the host takes, and the share of the neighbours that are of the true class."""
     if run.retriever is None:
         return {}
-    share = evaluate.share_of_true_class(run.retriever.row_class, found["rows"], batch["label"], batch["mask"])
+    share = evaluate.share_of_true_class(
+        run.retriever.knowledge.row_label, found["rows"], batch["label"], batch["mask"]
+    )
     milliseconds = run.retriever.lookup.take_milliseconds()
     asked = {"lookup_ms": milliseconds} if milliseconds else {}  # absent where neighbours are cached or on the devices
     return asked | {"neighbours_of_true_class": float(jax.device_get(share))}

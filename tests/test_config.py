@@ -24,7 +24,7 @@ def test_defaults_are_valid_and_locked():
 @pytest.mark.parametrize(
     "name, value, message",
     [
-        ("loss.name", "ldam", r"config\.loss\.name is 'ldam'; it must be lace, ce or balce with model\.branches=both"),
+        ("loss.name", "ldam", r"config\.loss\.name is 'ldam'; it must be lace, ce or balce with several voices"),
         ("loss.name", "focal", r"config\.loss\.name is 'focal'; it must be one of lace, ce, balce, ldam, ldam_paper"),
         ("memory.k", 0, r"config\.memory\.k is 0; it must be a whole number, between 1 and 16384"),
         (
@@ -142,7 +142,7 @@ def test_what_passes_starts_a_run(seed, tmp_path):
         return
     tx = optimizer.from_config(config, len(run.dataset.split("train")))
     batch, found = run.put(next(train._batches(run, 0)), training=True)
-    _, metrics = jax.eval_shape(train.compiled_step(run, tx), train.abstract_state(run, tx), batch, found)
+    _, metrics = jax.eval_shape(train.compiled_step(run, tx), train.abstract_state(run, tx), batch, found, None)
     assert metrics["loss"].shape == (), fields
 
 

@@ -62,7 +62,7 @@ def test_config_trains(name, tmp_path, monkeypatch):
         monkeypatch.setattr(data, "load", lambda config: images_of(config.data.name))
     train.train(config, tmp_path)
     result = json.loads((tmp_path / "eval" / f"{config.eval.split}.json").read_text())
-    assert result["step"] == 2 and list(result["branches"]) == ["rac", "base", "retrieval"]
+    assert result["step"] == 2 and list(result["voices"]) == ["rac", "base", "text"]
 
 
 @functools.cache

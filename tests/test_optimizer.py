@@ -134,7 +134,7 @@ def test_a_pattern_that_freezes_nothing_or_everything_is_refused(pattern, number
 
 def test_a_pattern_for_a_branch_that_is_not_there_freezes_nothing():
     config = configs.default()
-    config.model.branches, config.optim.frozen = "retrieval", r"base\.stem"
+    config.model.voices, config.optim.frozen = "text", r"base\.stem"
     without_base = {name: tree for name, tree in params().items() if name.startswith("text")}
     assert not any(jax.tree.leaves(optimizer.not_trained(config, without_base)))
     config.optim.frozen = "steam"

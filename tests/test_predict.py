@@ -54,11 +54,11 @@ def test_answers_are_those_of_the_evaluation(run, digits):
     names, memory = restored[0].dataset.class_names, restored[0].retriever.memory
     for place, answer in enumerate(answers):
         assert answer["image"] == str(digits[place])
-        assert list(answer["branches"]) == list(expected.votes) == ["rac", "base", "retrieval"]
-        for branch, vote in answer["branches"].items():
+        assert list(answer["voices"]) == list(expected.votes) == ["rac", "base", "text"]
+        for branch, vote in answer["voices"].items():
             assert vote["label"] == names[expected.votes[branch].label[place]]
             assert vote["probability"] == pytest.approx(expected.votes[branch].probability[place], rel=1e-4)
-        assert (answer["label"], answer["probability"]) == tuple(answer["branches"]["rac"].values())
+        assert (answer["label"], answer["probability"]) == tuple(answer["voices"]["rac"].values())
         own_text = restored[0].dataset.class_texts[names.index(answer["label"])]
         texts = memory.texts.take(memory.text_of[expected.rows[place]])
         assert [n["text"] for n in answer["neighbours"]] == texts
@@ -99,7 +99,7 @@ def test_an_answer_for_people():
         {"text": "six", "similarity": 0.8, "source": "more", "image": "b.png", "supports": False},
     ]
     votes = {"rac": {"label": "two", "probability": 0.75}, "base": {"label": "six", "probability": 0.5}}
-    answer = {"image": "x.png", "label": "two", "probability": 0.75, "branches": votes, "neighbours": neighbours}
+    answer = {"image": "x.png", "label": "two", "probability": 0.75, "voices": votes, "neighbours": neighbours}
     assert predict.describe(answer, 1).splitlines() == [
         "x.png: two (75.0 %)",
         "  votes: rac two 75.0 %, base six 50.0 %",

@@ -77,8 +77,8 @@ def test_the_same_losses_on_other_meshes_and_in_parts(eight, tmp_path, data, fsd
     found = json.loads((tmp_path / "eval" / "test.json").read_text())
     expected = json.loads((eight[1] / "eval" / "test.json").read_text())
     # one image of 250 may fall to the other side of a tie
-    for branch, accuracy in expected["branches"].items():
-        assert found["branches"][branch]["all"] == pytest.approx(accuracy["all"], abs=0.0041)
+    for branch, accuracy in expected["voices"].items():
+        assert found["voices"][branch]["all"] == pytest.approx(accuracy["all"], abs=0.0041)
 
 
 def test_the_loss_falls(eight):
@@ -247,14 +247,14 @@ def test_a_failing_lookup_stops_the_run_with_its_message_and_saves_nothing(tmp_p
     assert latest(config, tmp_path) is None
 
 
-@pytest.mark.parametrize("variant, branches", [("base", ["base"]), ("retrieval", ["retrieval"])])
+@pytest.mark.parametrize("variant, branches", [("base", ["base"]), ("text", ["text"])])
 def test_single_branches(tmp_path, variant, branches):
     config = tiny.config(variant)
     config.train.steps = 2
     train.train(config, tmp_path)
     result = json.loads((tmp_path / "eval" / "test.json").read_text())
-    assert list(result["branches"]) == branches
-    assert (tmp_path / "memory").exists() == (variant == "retrieval")
+    assert list(result["voices"]) == branches
+    assert (tmp_path / "memory").exists() == (variant == "text")
 
 
 def test_what_a_run_writes(eight):
@@ -263,10 +263,10 @@ def test_what_a_run_writes(eight):
     assert {k: result[k] for k in ("split", "step", "images", "classes")} == {
         "split": "test", "step": 20, "images": 250, "classes": 10
     }  # fmt: skip
-    assert list(result["branches"]) == ["rac", "base", "retrieval"]
+    assert list(result["voices"]) == ["rac", "base", "text"]
     classes = json.loads((workdir / "eval" / "test_classes.json").read_text())
     assert classes["images"] == [25] * 10 and classes["train_images"][0] == 150
-    for branch, accuracy in result["branches"].items():
+    for branch, accuracy in result["voices"].items():
         assert list(accuracy) == ["all", "many", "medium", "few", "top5"]
         right = classes[branch]["correct"]
         assert accuracy["all"] == sum(right) / 250
@@ -284,9 +284,9 @@ def test_tensorboard_events(eight):
     board = events(workdir)
     tags = board.Tags()
     for name in ("loss", "learning_rate", "gradient_norm", "images_per_second", "lookup_ms", "accuracy_rac",
-                 "accuracy_base", "accuracy_retrieval", "neighbours_of_true_class"):  # fmt: skip
+                 "accuracy_base", "accuracy_text", "neighbours_of_true_class"):  # fmt: skip
         assert len(board.Scalars(f"train/{name}")) == 20
-    for branch in ("rac", "base", "retrieval"):
+    for branch in ("rac", "base", "text"):
         for group in ("all", "many", "medium", "few", "top5"):
             assert 0 <= board.Scalars(f"test/{branch}/{group}")[0].value <= 1
     shares = [point.value for point in board.Scalars("train/neighbours_of_true_class")]

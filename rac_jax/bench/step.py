@@ -33,7 +33,7 @@ from rac_jax.bench.race import median, race, ratio
 from rac_jax.data import pipeline
 from rac_jax.memory import build, columns, sources
 from rac_jax.memory import made as made_keys
-from rac_jax.models.rac import RAC
+from rac_jax.models.rac import RAC, VoiceSettings
 from rac_jax.retrieval import encoder as encoders
 from rac_jax.run import Run
 from rac_jax.train import State
@@ -138,7 +138,7 @@ class Contender:
 
         def once() -> None:
             placed, found = next(fed)
-            self.state, metrics = self.step(self.state, placed, found and found["tokens"])
+            self.state, metrics = self.step(self.state, placed, found, self.run.knowledge)
             jax.block_until_ready((self.state, metrics))
             self.run.check()
 
@@ -152,7 +152,7 @@ class Contender:
 
         def once() -> None:
             placed, found = next(fed)
-            jax.block_until_ready(eval_step(self.state.params, self.state.stats, placed, found, retrieval.row_class))
+            jax.block_until_ready(eval_step(self.state.params, self.state.stats, placed, found, retrieval.knowledge))
 
         return once
 
@@ -160,7 +160,7 @@ class Contender:
 def measure(config: ConfigDict, sizes: Sizes, folder: Path) -> None:
     """Training, lookup, evaluation and memory of one model."""
     with tqdm(total=4, desc="compile", leave=False) as bar:
-        base = make_run(with_branches(config, "base"), folder)
+        base = make_run(with_voices(config, "base"), folder)
         bar.update()
         rac = make_run(config, folder)
         bar.update()
@@ -218,7 +218,7 @@ def compiled_step(contender: Contender, graph: Any) -> Any:
     places = jax.tree.map(lambda array: array.sharding, state)
     jitted = jax.jit(step, out_shardings=(places, sharding.replicated(run.mesh)), donate_argnums=0)
     placed, found = run.put(contender.batch, training=True)
-    return jitted.lower(state, placed, found and found["tokens"]).compile()
+    return jitted.lower(state, placed, found, run.knowledge).compile()
 
 
 def remat_step(contender: Contender) -> Any:
@@ -252,19 +252,22 @@ def print_dispatch(depth: int) -> None:
     print(f"\ndispatch of {parameters} parameters, {arrays} arrays in all: {usual:.1f} ms a step, at best {best:.1f}")
 
 
-def narrow_step(depth: int = 12) -> tuple[State, Callable, tuple[dict[str, jax.Array], jax.Array]]:
-    """State, step, batch and tokens of a model as deep as the default, but with next to nothing to compute."""
+def narrow_step(depth: int = 12) -> tuple[State, Callable, tuple[Any, ...]]:
+    """State, step, and the step's other arguments, of a narrow model of the default depth."""
     config, rngs = configs.default("bench"), nnx.Rngs(0)
     narrow: dict[str, Any] = {"width": 8, "heads": 1, "mlp_width": 8, "depth": depth, "rngs": rngs}
     base = models.create("vit_b16", image_size=16, **narrow)
     text = models.create("clip_text", projection=8, vocab_size=100, **narrow)
-    model = RAC(base, text, num_classes=CLASSES, rngs=rngs)
+    model = RAC(base, text, num_classes=CLASSES, settings=VoiceSettings(), rngs=rngs)
     graph, params, stats = model_parameters.split(model)
     tx = optimizer.from_config(config, images=1000)
     state = State(jnp.int32(0), params, stats, tx.init(params))
     step = train.make_train_step(config, graph, tx, np.ones(CLASSES, int))
     batch = {"image": jnp.zeros((1, 16, 16, 3), jnp.uint8), "label": jnp.zeros(1, jnp.int32), "mask": jnp.ones(1, bool)}
-    return state, jax.jit(step, donate_argnums=0), (batch, jnp.ones((1, 77), jnp.int32))
+    none = jnp.zeros((1, 1), jnp.float32)
+    found = {"tokens": jnp.ones((1, 77), jnp.int32), "rows": none.astype(jnp.int32), "similarities": none}
+    found |= {"key": none, "inside": jnp.zeros(1, jnp.float32)}
+    return state, jax.jit(step, donate_argnums=0), (batch, found, None)
 
 
 def with_lookup(run: Run, lookup: str) -> Run:
@@ -274,10 +277,10 @@ def with_lookup(run: Run, lookup: str) -> Run:
     return dataclasses.replace(run, config=config)
 
 
-def with_branches(config: ConfigDict, branches: str) -> ConfigDict:
-    """The same config for other branches."""
+def with_voices(config: ConfigDict, voices: str) -> ConfigDict:
+    """The same config for other voices."""
     config = config.copy_and_resolve_references()
-    config.model.branches = branches
+    config.model.voices = voices
     return config
 
 

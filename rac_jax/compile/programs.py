@@ -11,12 +11,14 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from rac_jax import config as configs
 from rac_jax import evaluate, models, optimizer, run, sharding, train
 from rac_jax.config import ConfigError
 from rac_jax.data.dataset import ArrayImages, Dataset, Split
 from rac_jax.data.sets import imagenet, inat, places
 from rac_jax.memory.index import device
 from rac_jax.models import convolution
+from rac_jax.models.voices import Knowledge
 from rac_jax.retrieval import callback, encoder, tokenizers
 from rac_jax.retrieval.lookup import Lookup
 from rac_jax.retrieval.snippets import Snippets
@@ -61,20 +63,21 @@ def of_run(config: ConfigDict, devices: list[Any], classes: int, images: int) ->
     mesh = sharding.make_mesh(config, devices)
     dataset = _dataset(config.data.name, classes, images)
     tokenizer = _tokenizer(config)
-    found = run.from_shapes(config, dataset, tokenizer, mesh)
+    retrieves = "encoder" in configs.roles(config)
+    width = _encoder(config, mesh)[2] if retrieves else 0
+    found = run.from_shapes(config, dataset, tokenizer, width, mesh)
     tx = optimizer.from_config(config, images)
     state = train.abstract_state(found, tx)
     rows = sharding.rows(config.train.batch_size, mesh.size, config.train.accumulate)
-    batch, neighbours = _batch(config, mesh, rows), _neighbours(config, mesh, rows, tokenizer)
-    tokens = neighbours and neighbours["tokens"]
-    programs = [Program("train", train.compiled_step(found, tx), (state, batch, tokens), mesh)]
+    knowledge = _knowledge(mesh, classes, images, width) if retrieves else None
+    batch, neighbours = _batch(config, mesh, rows), _neighbours(config, mesh, rows, width, tokenizer)
+    programs = [Program("train", train.compiled_step(found, tx), (state, batch, neighbours, knowledge), mesh)]
     rows = sharding.rows(config.eval.batch_size, mesh.size)
-    evaluated = _batch(config, mesh, rows), _neighbours(config, mesh, rows, tokenizer)
-    row_class = tokenizer and _replicated(mesh, (images,), jnp.int32)
+    evaluated = _batch(config, mesh, rows), _neighbours(config, mesh, rows, width, tokenizer)
     programs.append(
-        Program("evaluate", evaluate.make_eval_step(found), (state.params, state.stats, *evaluated, row_class), mesh)
+        Program("evaluate", evaluate.make_eval_step(found), (state.params, state.stats, *evaluated, knowledge), mesh)
     )
-    if tokenizer is not None:
+    if retrieves:
         programs += _retrieval(config, mesh, batch, tokenizer, classes, images)
     return {program.name: program for program in programs}
 
@@ -92,7 +95,7 @@ def sizes(config: ConfigDict, classes: int | None = None, images: int | None = N
 
 
 def _retrieval(
-    config: ConfigDict, mesh: Mesh, batch: dict[str, Any], tokenizer: Tokenizer, classes: int, images: int
+    config: ConfigDict, mesh: Mesh, batch: dict[str, Any], tokenizer: Tokenizer | None, classes: int, images: int
 ) -> list[Program]:
     encode, parameters, width = _encoder(config, mesh)
     spec = {"metric": config.memory.metric}
@@ -102,7 +105,7 @@ def _retrieval(
         "starts": _replicated(mesh, (classes,), jnp.int32),
         "lengths": _replicated(mesh, (classes,), jnp.int32),
     }
-    snippets = Snippets(**texts, tokenizer=tokenizer, cut=config.memory.cut)
+    snippets = Snippets(**texts, tokenizer=tokenizer, cut=config.memory.cut) if tokenizer else None
     lookup = Lookup(nothing, snippets, config.memory.k, 0, config.memory.exclude)
     rows = mesh.size * device.rows_per_device(images, mesh.size)
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
@@ -144,7 +147,7 @@ def _dataset(name: str, classes: int, images: int) -> Dataset:
 
 def _tokenizer(config: ConfigDict) -> Tokenizer | None:
     """The sizes of T's tokenizer, without its vocabulary."""
-    if "text" not in run.ROLES[config.model.branches]:
+    if "text" not in configs.roles(config):
         return None
     vocabulary, length = VOCABULARIES[config.model.text.name]
     return Tokenizer(lambda _: [], vocabulary, length, start=0, end=vocabulary - 1, separator=(0,))
@@ -160,15 +163,29 @@ def _batch(config: ConfigDict, mesh: Mesh, rows: int) -> dict[str, Any]:
     }
 
 
-def _neighbours(config: ConfigDict, mesh: Mesh, rows: int, tokenizer: Tokenizer | None) -> dict[str, Any] | None:
-    if tokenizer is None:
+def _neighbours(
+    config: ConfigDict, mesh: Mesh, rows: int, width: int, tokenizer: Tokenizer | None
+) -> dict[str, Any] | None:
+    if not width:
         return None
     k = config.memory.k
     return {
-        "tokens": _split(mesh, (rows, tokenizer.length), jnp.int32),
+        "key": _split(mesh, (rows, width), jnp.float32),
+        "inside": _split(mesh, (rows,), jnp.float32),
+        "tokens": _split(mesh, (rows, tokenizer.length if tokenizer else 0), jnp.int32),
         "rows": _split(mesh, (rows, k), jnp.int32),
         "similarities": _split(mesh, (rows, k), jnp.float32),
     }
+
+
+def _knowledge(mesh: Mesh, classes: int, images: int, width: int) -> Knowledge:
+    return Knowledge(
+        counts=_replicated(mesh, (classes,), jnp.float32),
+        sums=_replicated(mesh, (classes, width), jnp.float32),
+        centre=_replicated(mesh, (width,), jnp.float32),
+        row_label=_replicated(mesh, (images,), jnp.int32),
+        offset=_replicated(mesh, (), jnp.float32),
+    )
 
 
 def _split(mesh: Mesh, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

@@ -37,7 +37,7 @@ class Examples:
     """
 
     split: Split
-    transform: Transform
+    transform: Transform | None  # None: without images, for training on keys
     seed: int | None  # None: in order, for evaluation
 
     def __call__(self, place: int) -> Batch:
@@ -47,12 +47,14 @@ class Examples:
             last = len(self.split) - 1
             position = grain.experimental.index_shuffle(position, max_index=last, seed=seed, rounds=4)
         inside = self.seed is not None or epoch == 0  # evaluation pads by starting over, masked
-        return {
-            "image": self.transform(self.split.images[position], self.random(place)),
+        example = {
             "label": np.asarray(self.split.labels[position], np.int32),
             "id": np.asarray(position, np.int32),
             "mask": np.asarray(inside),
         }
+        if self.transform is not None:
+            example["image"] = self.transform(self.split.images[position], self.random(place))
+        return example
 
     def random(self, place: int) -> np.random.Generator:
         """The source of what is drawn for a place in the stream."""
@@ -92,7 +94,7 @@ class Batches:
 
 def train_batches(
     split: Split,
-    transform: Transform,
+    transform: Transform | None,
     *,
     batch_size: int,
     seed: int,
@@ -114,7 +116,7 @@ def train_batches(
 
 def eval_batches(
     split: Split,
-    transform: Transform,
+    transform: Transform | None,
     *,
     batch_size: int,
     workers: int = 0,

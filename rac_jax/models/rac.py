@@ -1,16 +1,30 @@
-"""RAC: the base and the retrieval branch, and the fusion of their logits."""
+"""RAC: the voices that answer, and the fusion of their logits.
 
+    base        B sees the image
+    text        T reads the texts of the neighbours
+    vote        the labels of the neighbours, weighted by similarity and corrected for class frequency
+    prototype   the mean key of each class in the memory, with a learned correction
+
+The paper's RAC is base and text, fused by unit norms (fusion="paper").
+"""
+
+import dataclasses
 import functools
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rac_jax.models import initialisers
+from rac_jax.models import initialisers, voices
 from rac_jax.models.preprocessing import Preprocessing
+from rac_jax.models.voices import Knowledge, LeftOut, Neighbours, unit
 
-Logits = dict[str, jax.Array]  # by branch: rac (when both are there), base, retrieval; [B, L] float32
+VOICES = ("base", "text", "vote", "prototype")
+FUSED = "rac"
+FIRST_WEIGHTS = {"base": 1.0, "text": 1.0, "vote": 0.5, "prototype": 1.0}  # of the voices in fusion="sum"
+
+Logits = dict[str, jax.Array]  # by voice, and FUSED where there are several; [B, L] float32
 
 COSINE_SCALE = 30.0  # of a cosine head's logits
 
@@ -32,11 +46,27 @@ class TextEncoder(Protocol):
     def __call__(self, tokens: jax.Array) -> jax.Array: ...
 
 
-class RAC(nnx.Module):
-    """B with a head, T with a head, or both, fused.
+@dataclasses.dataclass(frozen=True)
+class VoiceSettings:
+    """How the voices are read and fused: config.model and config.vote, config.prototype."""
 
-    The heads compute in float32 and their logits are the branches' own answers: with `cosine`, scaled
-    cosines between the features and a vector for each class.
+    speaking: tuple[str, ...] = ("base", "text")
+    fusion: str = "paper"  # paper | sum
+    scale: str = "sqrt"  # of the paper's fusion: paper | sqrt | learned
+    temperature: float = 0.05
+    tau: float = 1.0
+    epsilon: float = 1e-3
+    prototype_scale: float = 25.0
+    prototype_rank: int = 0
+    cosine_head: bool = False  # heads of base and text are cosine heads
+    unit_keys: bool = True  # keys are compared by cosine: the memory keeps them with length 1
+
+
+class RAC(nnx.Module):
+    """The voices and their fusion.
+
+    Heads compute in float32, and the logits of a voice are its own answer. With `base` None and the voice "base", the
+    base head reads E's keys (B = E).
     """
 
     def __init__(
@@ -45,72 +75,118 @@ class RAC(nnx.Module):
         text: TextEncoder | None,
         *,
         num_classes: int,
-        scale: str = "sqrt",
-        cosine: bool = False,
+        key_width: int = 0,
+        settings: VoiceSettings,
         rngs: nnx.Rngs,
     ):
-        if base is None and text is None:
-            raise ValueError("RAC needs a base encoder, a text encoder, or both")
+        if not settings.speaking:
+            raise ValueError("RAC needs at least one voice")
         self.base = base
         self.text = text
-        self.fixed_scale = fusion_scale(scale, num_classes)
-        head = CosineHead if cosine else functools.partial(nnx.Linear, kernel_init=initialisers.xavier)
-        if base is not None:
-            self.base_head = head(base.feature_width, num_classes, rngs=rngs)
+        self.settings = settings
+        self.fixed_scale = fusion_scale(settings.scale, num_classes)
+        head = CosineHead if settings.cosine_head else functools.partial(nnx.Linear, kernel_init=initialisers.xavier)
+        if "base" in settings.speaking:
+            width = base.feature_width if base is not None else key_width
+            self.base_head = head(width, num_classes, rngs=rngs)
         if text is not None:
             self.text_head = head(text.feature_width, num_classes, rngs=rngs)
-        if scale == "learned" and base is not None and text is not None:
+        if "prototype" in settings.speaking:
+            self.prototype = voices.Prototype(
+                key_width, num_classes, scale=settings.prototype_scale, rank=settings.prototype_rank, rngs=rngs
+            )
+        if settings.fusion == "sum" and len(settings.speaking) > 1:
+            weights = [FIRST_WEIGHTS[name] for name in settings.speaking]
+            self.voice_weights = nnx.Param(jnp.array(weights, jnp.float32))
+        if settings.scale == "learned" and settings.fusion == "paper" and self.output == FUSED:
             self.logit_scale = nnx.Param(jnp.log(jnp.float32(self.fixed_scale)))
 
     @property
     def output(self) -> str:
-        """The branch whose logits are trained and evaluated."""
-        if self.base is None:
-            return "retrieval"
-        return "base" if self.text is None else "rac"
+        """The logits that are trained and that answer: of the only voice, or fused."""
+        speaking = self.settings.speaking
+        return speaking[0] if len(speaking) == 1 else FUSED
 
     def __call__(
         self,
-        images: jax.Array,
-        tokens: jax.Array | None,
+        images: jax.Array | None,
+        found: Neighbours | None = None,
+        knowledge: Knowledge | None = None,
         *,
         train: bool = False,
         keys: jax.Array | None = None,
+        left_out: LeftOut | None = None,
     ) -> Logits:
-        """Logits by branch for uint8 images [B, S, S, 3] and token ids [B, T]."""
+        """Logits by voice for uint8 images [B, S, S, 3] and their neighbours.
+
+        Voices that are read from the memory answer for all classes of `knowledge`, base and text for those that they
+        were trained on; the fused logits cover all.
+        """
+        if found is not None and found.key is not None and self.settings.unit_keys:
+            found = found.replace(key=unit(found.key))
         logits: Logits = {}
-        if self.base is not None:
-            features = self.base(self.base.preprocessing.normalise(images), train=train, keys=keys)
-            logits["base"] = self.base_head(features)
-        if self.text is not None:
-            assert tokens is not None, "the retrieval branch reads tokens"
-            logits["retrieval"] = self.text_head(self.text(tokens))
-        if self.output == "rac":
-            logits["rac"] = fuse(logits["retrieval"], logits["base"], self.scale())
+        for voice in self.settings.speaking:
+            logits[voice] = self._say(voice, images, found, knowledge, train=train, keys=keys, left_out=left_out)
+        if self.output == FUSED:
+            logits[FUSED] = self._fused(logits, knowledge)
         return logits
 
+    def _say(
+        self, voice: str, images: Any, found: Any, knowledge: Any, *, train: bool, keys: Any, left_out: Any
+    ) -> jax.Array:
+        if voice == "base" and self.base is not None:
+            return self.base_head(self.base(self.base.preprocessing.normalise(images), train=train, keys=keys))
+        if voice == "base":
+            return self.base_head(found.key)
+        if voice == "text":
+            assert self.text is not None
+            return self.text_head(self.text(found.tokens))
+        if voice == "vote":
+            s = self.settings
+            options = {"temperature": s.temperature, "tau": s.tau, "epsilon": s.epsilon}
+            return voices.vote(found, knowledge, left_out, **options)
+        return self.prototype(found, knowledge, left_out)
+
+    def _fused(self, logits: Logits, knowledge: Knowledge | None) -> jax.Array:
+        if self.settings.fusion == "paper":
+            return fuse(logits["text"], logits["base"], self.scale())
+        classes = max(values.shape[1] for values in logits.values())
+        total = sum(
+            weight * voices.extended(logits[voice], classes)
+            for voice, weight in zip(self.settings.speaking, self.voice_weights[...], strict=True)
+        )
+        return _with_offset(total, knowledge, min(values.shape[1] for values in logits.values()))
+
     def probabilities(self, logits: Logits) -> Logits:
-        """Probabilities by branch. In RAC only the direction of a branch's logits matters, at the fused scale."""
-        if self.output == "rac":
-            alone = {name: self.scale() * _unit(logits[name]) for name in ("base", "retrieval")}
-            logits = {"rac": logits["rac"], **alone}
+        """What each voice believes. In the paper's fusion only the direction of a voice's logits counts."""
+        if self.output == FUSED and self.settings.fusion == "paper":
+            alone = {name: self.scale() * unit(logits[name]) for name in ("base", "text")}
+            logits = {FUSED: logits[FUSED], **alone}
         return {name: jax.nn.softmax(values) for name, values in logits.items()}
 
     def scale(self) -> jax.Array:
-        """The factor of the sum of the two unit vectors."""
+        """The factor of the paper's fusion."""
         if hasattr(self, "logit_scale"):
             return jnp.exp(self.logit_scale[...])
         return jnp.float32(self.fixed_scale)
 
 
+def _with_offset(total: jax.Array, knowledge: Knowledge | None, trained: int) -> jax.Array:
+    """Fused logits with the offset of classes that were not trained: their competitors were pushed away from them."""
+    if knowledge is None:
+        return total
+    is_new = jnp.arange(total.shape[1], dtype=jnp.int32) >= trained
+    return total + jnp.where(is_new, knowledge.offset, 0.0)[None]
+
+
 class CosineHead(nnx.Module):
-    """COSINE_SCALE times the cosines between features [B, D] and one vector a class, [B, L]."""
+    """COSINE_SCALE times the cosines between features [B, D] and one vector per class, [B, L]."""
 
     def __init__(self, width: int, num_classes: int, *, rngs: nnx.Rngs):
         self.kernel = nnx.Param(initialisers.xavier(rngs.params(), (width, num_classes)))
 
     def __call__(self, features: jax.Array) -> jax.Array:
-        return COSINE_SCALE * (_unit(features) @ _unit(self.kernel[...], axis=0))
+        return COSINE_SCALE * (unit(features) @ unit(self.kernel[...], axis=0))
 
 
 def fusion_scale(scale: str, num_classes: int) -> float:
@@ -118,11 +194,6 @@ def fusion_scale(scale: str, num_classes: int) -> float:
     return num_classes / 2 if scale == "paper" else num_classes**0.5 / 2
 
 
-def fuse(retrieval: jax.Array, base: jax.Array, scale: jax.Array) -> jax.Array:
-    """scale · (retrieval / |retrieval| + base / |base|), [B, L]."""
-    return scale * (_unit(retrieval) + _unit(base))
-
-
-def _unit(vectors: jax.Array, axis: int = -1) -> jax.Array:
-    squares = jnp.sum(vectors * vectors, axis=axis, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))  # all zeros stay zeros
+def fuse(text: jax.Array, base: jax.Array, scale: jax.Array) -> jax.Array:
+    """scale · (text / |text| + base / |base|), [B, L]."""
+    return scale * (unit(text) + unit(base))

@@ -52,12 +52,12 @@ def _figures(
     run: Run, counts: dict[str, Counts], predicted: Predictions, split: str
 ) -> dict[str, Callable[[], Figure]]:
     """How each picture is drawn, by name."""
-    classes, output = run.dataset.class_counts, next(iter(predicted.votes))
+    classes, output = run.class_counts, next(iter(predicted.votes))
     window = run.config.eval.moving_average
     figures: dict[str, Callable[[], Figure]] = {
         "by_class": lambda: plots.by_class(counts, classes, window),
         "by_frequency": lambda: plots.by_frequency(counts, classes),
-        "confusion": lambda: plots.confusion(predicted, output, run.dataset.class_names),
+        "confusion": lambda: plots.confusion(predicted, output, run.classes.names),
         "calibration": lambda: plots.calibration(predicted),
     }
     if run.retriever is not None and run.config.eval.show:
@@ -82,7 +82,7 @@ def _attempt(name: str, make: Callable[[], Drawn]) -> Drawn | None:
 
 def _draw_view(run: Run, predicted: Predictions, split: str, place: int) -> Figure:
     assert run.retriever is not None
-    images, memory, texts = run.dataset.split(split), run.retriever.memory, run.dataset.class_texts
+    images, memory, texts = run.dataset.split(split), run.retriever.memory, run.class_texts
     there = predicted.rows[place] >= 0
     view = views.View(
         image=images.images[int(predicted.id[place])],
@@ -102,7 +102,7 @@ def _strip(run: Run, predicted: Predictions, split: str, place: int) -> np.ndarr
     rows = rows[rows >= 0]
     return pictures.neighbour_strip(
         run.dataset.split(split).images[int(predicted.id[place])],
-        run.dataset.class_texts[predicted.label[place]],
+        run.class_texts[predicted.label[place]],
         [_picture(run, row) for row in rows],
         memory.texts.take(memory.text_of[rows]),
     )

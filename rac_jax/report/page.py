@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rac_jax import config as configs
-from rac_jax.report.tables import COLUMNS
+from rac_jax.report.tables import columns_of
 
 PLOTS = {
     "by_class": "Accuracy by class",
@@ -19,7 +19,7 @@ PLOTS = {
     "calibration": "Calibration",
 }
 VIEWS = {
-    "rescued": "Rescued by the memory: right, where the base branch alone is wrong",
+    "rescued": "Rescued by the memory: right, where the base voice alone is wrong",
     "worst": "Worst: the true class is found least probable",
     "random": "Random images",
 }
@@ -58,7 +58,7 @@ def read(workdir: Path, split: str) -> Run:
     """A run that was evaluated on a split."""
     result = workdir / "eval" / f"{split}.json"
     config = _read_json(workdir / "config.json", split, ("name",))
-    return Run(workdir, config, _read_json(result, split, ("images", "split", "classes", "step", "branches")))
+    return Run(workdir, config, _read_json(result, split, ("images", "split", "classes", "step", "voices")))
 
 
 def _read_json(path: Path, split: str, needed: Sequence[str]) -> dict[str, Any]:
@@ -108,19 +108,20 @@ def section(title: str, content: str) -> str:
 
 
 def _accuracies(runs: Sequence[Run]) -> str:
-    """Runs × branches × groups; the best of each column is bold where runs are compared."""
+    """Runs × voices × groups; the best of each column is bold where runs are compared."""
     rows = [
-        (name, branch, values)
+        (name, voice, values)
         for name, run in zip(_names(runs), runs, strict=True)
-        for branch, values in run.result["branches"].items()
+        for voice, values in run.result["voices"].items()
     ]
-    best = {name: max((values.get(name, 0.0) for _, _, values in rows), default=0.0) for name in COLUMNS}
+    shown = columns_of(values for _, _, values in rows)
+    best = {name: max((values.get(name, 0.0) for _, _, values in rows), default=0.0) for name in shown}
     body = []
-    for run, branch, values in rows:
-        name = f"{run}: {branch}" if len(runs) > 1 else branch
-        cells = (_cell(values, column, best[column] if len(runs) > 1 else None) for column in COLUMNS)
+    for run, voice, values in rows:
+        name = f"{run}: {voice}" if len(runs) > 1 else voice
+        cells = (_cell(values, column, best[column] if len(runs) > 1 else None) for column in shown)
         body.append(f"<tr><td>{html.escape(name)}</td>{''.join(cells)}</tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("branch", *COLUMNS))
+    head = "".join(f"<th>{name}</th>" for name in ("voice", *shown))
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(body)}</table></div>'
 
 

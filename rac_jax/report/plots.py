@@ -17,19 +17,19 @@ COLOURS = {
     "rac": "#1f6f8b", "fused": "#1f6f8b", "base": "#d1793a", "retrieval": "#6a4c93", "text": "#6a4c93",
     "vote": "#3a8f5c", "prototype": "#b03a6b", "nearest": "#8a8a8a",
 }  # fmt: skip
-OTHER_COLOURS = ("#4b5bab", "#a08a2c", "#5b8a8a", "#94604c")  # of branches that are not named above
+OTHER_COLOURS = ("#4b5bab", "#a08a2c", "#5b8a8a", "#94604c")  # of voices that are not named above
 MOST_CONFUSED = 12  # classes in a confusion matrix
 BINS = 10  # of a reliability diagram
 FREQUENCY_BINS = 8
 
 
-def colour(branch: str) -> str:
-    """The colour of a branch: the same in every picture."""
-    return COLOURS.get(branch) or OTHER_COLOURS[zlib.crc32(branch.encode()) % len(OTHER_COLOURS)]
+def colour(voice: str) -> str:
+    """The colour of a voice: the same in every picture."""
+    return COLOURS.get(voice) or OTHER_COLOURS[zlib.crc32(voice.encode()) % len(OTHER_COLOURS)]
 
 
 def by_class(counts: dict[str, Counts], class_counts: np.ndarray, window: int = 0) -> Figure:
-    """Accuracy of each class by branch, most frequent class first, with the moving average over `window` classes.
+    """Accuracy of each class by voice, most frequent class first, with the moving average over `window` classes.
 
     A window of 0 is a tenth of the classes.
     """
@@ -37,10 +37,10 @@ def by_class(counts: dict[str, Counts], class_counts: np.ndarray, window: int = 
     order = np.argsort(-class_counts, kind="stable")
     window = min(window or max(1, len(order) // 10), len(order))
     ranks = np.arange(len(order))
-    for branch, accuracy in _class_accuracies(counts).items():
+    for voice, accuracy in _class_accuracies(counts).items():
         values = accuracy[order]
-        axes.plot(ranks, values, ".", color=colour(branch), alpha=0.25, markersize=4)
-        axes.plot(ranks, moving_average(values, window), color=colour(branch), label=branch)
+        axes.plot(ranks, values, ".", color=colour(voice), alpha=0.25, markersize=4)
+        axes.plot(ranks, moving_average(values, window), color=colour(voice), label=voice)
     axes.set_title(f"by class, with the mean over {window} neighbouring classes" if window > 1 else "by class")
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
@@ -52,20 +52,20 @@ def by_frequency(counts: dict[str, Counts], class_counts: np.ndarray) -> Figure:
     present = np.maximum(class_counts, 1)
     edges = np.geomspace(present.min(), present.max() * 1.0001, FREQUENCY_BINS + 1)
     bin_of = np.clip(np.digitize(present, edges) - 1, 0, FREQUENCY_BINS - 1)
-    for branch, accuracy in _class_accuracies(counts).items():
+    for voice, accuracy in _class_accuracies(counts).items():
         known = [np.flatnonzero((bin_of == b) & np.isfinite(accuracy)) for b in range(FREQUENCY_BINS)]
         known = [members for members in known if len(members)]
         x = [np.exp(np.log(present[members]).mean()) for members in known]
-        axes.plot(x, [accuracy[members].mean() for members in known], "o-", color=colour(branch), label=branch)
+        axes.plot(x, [accuracy[members].mean() for members in known], "o-", color=colour(voice), label=voice)
     axes.set_xscale("log")
     axes.set_title("by class frequency")
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
-def confusion(predictions: Predictions, branch: str, class_names: tuple[str, ...]) -> Figure:
+def confusion(predictions: Predictions, voice: str, class_names: tuple[str, ...]) -> Figure:
     """A confusion matrix of the most confused classes, in % of the images of each true class (row)."""
-    matrix = confusion_matrix(predictions.label, predictions.votes[branch].label, len(class_names))
+    matrix = confusion_matrix(predictions.label, predictions.votes[voice].label, len(class_names))
     chosen = most_confused(matrix, MOST_CONFUSED)
     shares = 100 * matrix[chosen][:, chosen] / np.maximum(matrix[chosen].sum(axis=1, keepdims=True), 1)
     side = 2.5 + 0.4 * len(chosen)
@@ -81,20 +81,20 @@ def confusion(predictions: Predictions, branch: str, class_names: tuple[str, ...
             axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=ink, fontsize=8)
     axes.set_xlabel("answer")
     axes.set_ylabel("truth")
-    axes.set_title(f"{branch}: the {len(chosen)} most confused classes, %")
+    axes.set_title(f"{voice}: the {len(chosen)} most confused classes, %")
     return figure
 
 
 def calibration(predictions: Predictions) -> Figure:
-    """Reliability by branch: the share of right answers against their probability."""
+    """Reliability by voice: the share of right answers against their probability."""
     figure, axes = _figure("probability of the answer", "share of right answers")
     axes.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1)
-    for branch, votes in predictions.votes.items():
-        right = predictions.right(branch)
+    for voice, votes in predictions.votes.items():
+        right = predictions.right(voice)
         confidence, accuracy, weight = reliability(votes.probability, right)
         error = calibration_error(votes.probability, right)
-        axes.plot(confidence, accuracy, color=colour(branch), label=f"{branch}, ECE {100 * error:.1f} %")
-        axes.scatter(confidence, accuracy, s=8 + 120 * weight, color=colour(branch))
+        axes.plot(confidence, accuracy, color=colour(voice), label=f"{voice}, ECE {100 * error:.1f} %")
+        axes.scatter(confidence, accuracy, s=8 + 120 * weight, color=colour(voice))
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     axes.set_title(f"calibration, {BINS} bins; a point's size is its share of the images")
@@ -158,10 +158,10 @@ def save(path: Path, encoded: bytes) -> None:
 
 
 def _class_accuracies(counts: dict[str, Counts]) -> dict[str, np.ndarray]:
-    """By branch [C], in %; NaN for a class without images."""
+    """By voice [C], in %; NaN for a class without images."""
     return {
-        branch: np.divide(100.0 * c.correct, c.seen, out=np.full(len(c.seen), np.nan), where=c.seen > 0)
-        for branch, c in counts.items()
+        voice: np.divide(100.0 * c.correct, c.seen, out=np.full(len(c.seen), np.nan), where=c.seen > 0)
+        for voice, c in counts.items()
     }
 
 

@@ -13,7 +13,7 @@ NEIGHBOURS = ("rows", "similarities")
 
 @dataclasses.dataclass(frozen=True)
 class Votes:
-    """The answers of one branch."""
+    """The answers of one voice."""
 
     label: np.ndarray  # [N] int32: the most probable class
     probability: np.ndarray  # [N] float32: of that class
@@ -22,20 +22,20 @@ class Votes:
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """The answers of all branches, and the neighbours that were retrieved."""
+    """The answers of all voices, and the neighbours that were retrieved."""
 
     id: np.ndarray  # [N] int32: the image's position in the split
     label: np.ndarray  # [N] int32: the true class
-    votes: dict[str, Votes]  # by branch
+    votes: dict[str, Votes]  # by voice
     rows: np.ndarray  # [N, k] int32: rows of the memory, nearest first, −1 for none; k = 0 without a memory
     similarities: np.ndarray  # [N, k] float32
 
     def __len__(self) -> int:
         return len(self.id)
 
-    def right(self, branch: str) -> np.ndarray:
-        """Whether a branch classifies each image correctly: [N] bool."""
-        return self.votes[branch].label == self.label
+    def right(self, voice: str) -> np.ndarray:
+        """Whether a voice classifies each image correctly: [N] bool."""
+        return self.votes[voice].label == self.label
 
 
 def concatenate(parts: list[Predictions]) -> Predictions:
@@ -46,24 +46,24 @@ def concatenate(parts: list[Predictions]) -> Predictions:
         return np.concatenate(arrays)[order]
 
     votes = {
-        branch: Votes(
+        voice: Votes(
             **{
-                field.name: joined([getattr(part.votes[branch], field.name) for part in parts])
+                field.name: joined([getattr(part.votes[voice], field.name) for part in parts])
                 for field in dataclasses.fields(Votes)
             }
         )
-        for branch in parts[0].votes
+        for voice in parts[0].votes
     }
     rest = {name: joined([getattr(part, name) for part in parts]) for name in ("id", "label", *NEIGHBOURS)}
     return Predictions(votes=votes, **rest)
 
 
 def write(path: Path, predictions: Predictions) -> None:
-    """Write one row per image: id, label, three columns per branch (`base_label`, …), `rows` and `similarities`."""
+    """Write one row per image: id, label, three columns per voice (`base_label`, …), `rows` and `similarities`."""
     columns: dict[str, pa.Array] = {"id": pa.array(predictions.id), "label": pa.array(predictions.label)}
-    for branch, votes in predictions.votes.items():
+    for voice, votes in predictions.votes.items():
         for field in dataclasses.fields(Votes):
-            columns[f"{branch}_{field.name}"] = pa.array(getattr(votes, field.name))
+            columns[f"{voice}_{field.name}"] = pa.array(getattr(votes, field.name))
     for name in NEIGHBOURS:
         values = getattr(predictions, name)
         columns[name] = pa.array(list(values), pa.list_(pa.from_numpy_dtype(values.dtype)))

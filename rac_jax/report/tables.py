@@ -1,16 +1,23 @@
 """Tables as plain text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-COLUMNS = ("all", "many", "medium", "few", "top5")
+COLUMNS = ("all", "many", "medium", "few", "new", "top5")
 
 
-def accuracy_table(branches: Mapping[str, Mapping[str, float]]) -> str:
-    """Accuracy in % by branch and group; a dash for a group without classes."""
-    lines = ["branch     " + "".join(f"{name:>9}" for name in COLUMNS)]
-    for branch, accuracy in branches.items():
-        cells = (f"{100 * accuracy[c]:9.2f}" if c in accuracy else f"{'–':>9}" for c in COLUMNS)
-        lines.append(f"{branch:<11}" + "".join(cells))
+def columns_of(accuracies: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
+    """The groups to show: `new` only where there are classes without training."""
+    present = set().union(*accuracies)
+    return tuple(name for name in COLUMNS if name != "new" or name in present)
+
+
+def accuracy_table(voices: Mapping[str, Mapping[str, float]]) -> str:
+    """Voices × groups in per cent; a group without classes shows a dash."""
+    shown = columns_of(voices.values())
+    lines = ["voice      " + "".join(f"{name:>9}" for name in shown)]
+    for voice, accuracy in voices.items():
+        cells = (f"{100 * accuracy[c]:9.2f}" if c in accuracy else f"{'–':>9}" for c in shown)
+        lines.append(f"{voice:<11}" + "".join(cells))
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The retrieval view: an image, what the memory found for it, and how the branches voted."""
+"""The retrieval view: an image, what the memory found for it, and how the voices voted."""
 
 import dataclasses
 from collections import Counter
@@ -25,7 +25,7 @@ class View:
     texts: Sequence[str]  # of the neighbours, nearest first
     similarities: np.ndarray  # [k] as the index gives them: cosine similarity, or minus the squared L2 distance
     metric: str  # cosine | l2
-    answers: dict[str, tuple[str, float]]  # by branch: the text of its answer and its probability
+    answers: dict[str, tuple[str, float]]  # by voice: the text of its answer and its probability
 
     @property
     def nearness(self) -> tuple[str, np.ndarray]:
@@ -70,8 +70,8 @@ def draw(view: View) -> Figure:
 
 def _draw_votes(axes, view: View) -> None:  # type: ignore[no-untyped-def]
     axes.axis("off")
-    for line, (branch, (text, probability)) in enumerate(view.answers.items()):
-        shown = f"{label(branch, NAME)}: {label(text, NAME)} {100 * probability:.0f} %"
+    for line, (voice, (text, probability)) in enumerate(view.answers.items()):
+        shown = f"{label(voice, NAME)}: {label(text, NAME)} {100 * probability:.0f} %"
         colour = GREEN if text == view.true_text else RED
         axes.text(0, 1 - line / len(view.answers), shown, transform=axes.transAxes, color=colour, fontsize=9, va="top")
 

@@ -140,7 +140,7 @@ def known(experiment: Experiment, table: Table, row: Row, seed: int) -> Result |
         content = json.loads(path.read_text(encoding="utf-8"))
         if table.kind != "main":
             return Result(content["figures"], content["on"])
-        shares = next(iter(content["branches"].values()))
+        shares = next(iter(content["voices"].values()))
         return Result({group: 100 * share for group, share in shares.items()})
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
         raise ValueError(f"{path} is damaged; delete it, and the row is evaluated again") from error

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ml_collections import ConfigDict
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rac_jax import config as configs
 from rac_jax import data, optimizer, sharding, train
 from rac_jax.data.dataset import Dataset
 from rac_jax.memory import build, columns, made, manifest
@@ -37,7 +38,7 @@ def measure(config: ConfigDict, workdir: Path, times: int) -> dict[str, Any]:
     train.train(config, workdir, evaluated=False)
     step = statistics.median(milliseconds(workdir))
     steps = optimizer.steps_per_epoch(len(dataset.split("train")), config.train.batch_size)
-    rows = 0 if config.model.branches == "base" else manifest.read(folder).rows
+    rows = 0 if configs.roles(config) == ("base",) else manifest.read(folder).rows
     return {"figures": {"s an epoch": 1e-3 * step * steps, "ms a step": step, "rows in memory": rows}}
 
 

@@ -48,7 +48,7 @@ def _built(seconds: float, *groups: float) -> dict[str, float]:
     return _groups(*groups) | {"built in, s": seconds}
 
 
-BASE, RETRIEVAL = {"model.branches": "base"}, {"model.branches": "retrieval"}
+BASE, RETRIEVAL = {"model.voices": "base"}, {"model.voices": "text"}
 
 
 def _described(role: str, name: str, weights: str = "", **options: int) -> dict[str, Any]:

@@ -1,6 +1,5 @@
-"""The neighbours of all images of a split without augmentation, found once and kept in a file."""
+"""Arrays that are computed once for a whole split and kept in a file: keys of plain images, and their neighbours."""
 
-import dataclasses
 import hashlib
 import json
 import zipfile
@@ -15,25 +14,19 @@ from jax.experimental import multihost_utils
 
 from rac_jax.runtime import files, processes
 
-
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """For each image of a split, by its id, the memory's rows nearest first, and how near they are."""
-
-    rows: np.ndarray  # [N, k] int32, −1 for none
-    similarities: np.ndarray  # [N, k] float32
+Arrays = dict[str, np.ndarray]
 
 
-def open_or_find(folder: Path, name: str, made_of: dict[str, Any], find: Callable[[], Found]) -> Found:
-    """The neighbours in a file of the folder, if it was made from the same; else those of `find`, which are then saved.
+def open_or_make(folder: Path, name: str, made_of: dict[str, Any], make: Callable[[], Arrays]) -> Arrays:
+    """The arrays of a file in the folder if it was made of the same things, else those of `make`, which are kept.
 
-    Runs with the same settings may share the folder: a file's name identifies what it was made from.
+    Runs may share the folder: the name of a file contains a digest of what it was made of.
     """
     stamp = json.dumps(made_of, sort_keys=True)
     path = folder / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}.npz"
     found = _read(path, stamp)
     if not _everybody(found is not None):
-        found = find()
+        found = make()
         if processes.first():
             _write(path, stamp, found)
     assert found is not None
@@ -41,22 +34,22 @@ def open_or_find(folder: Path, name: str, made_of: dict[str, Any], find: Callabl
 
 
 def _everybody(has_it: bool) -> bool:
-    """All processes search or none does: otherwise some would wait for the others forever."""
+    """Of many processes all make the arrays or none does; otherwise some would wait for the others forever."""
     return has_it if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(has_it)).all())
 
 
-def _read(path: Path, stamp: str) -> Found | None:
+def _read(path: Path, stamp: str) -> Arrays | None:
     if not path.exists():
         return None
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             if str(content["made_of"]) == stamp:
-                return Found(content["rows"], content["similarities"])
+                return {name: content[name] for name in content.files if name != "made_of"}
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
-        logging.warning("%s is damaged (%s) and is computed again", path, error)
+        logging.warning("%s is damaged (%s) and is made again", path, error)
     return None
 
 
-def _write(path: Path, stamp: str, found: Found) -> None:
+def _write(path: Path, stamp: str, arrays: Arrays) -> None:
     with files.whole(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, made_of=np.array(stamp), rows=found.rows, similarities=found.similarities)
+        np.savez(file, made_of=np.array(stamp), **arrays)  # type: ignore[arg-type]  # arrays by name

@@ -19,8 +19,9 @@ from rac_jax.memory import index
 from rac_jax.memory.index import device
 from rac_jax.retrieval.encoder import Encode
 from rac_jax.retrieval.lookup import Lookup
+from rac_jax.retrieval.snippets import Snippets
 
-Retrieved = dict[str, jax.Array]  # tokens [B, T], rows [B, k], similarities [B, k]
+Retrieved = dict[str, jax.Array]  # tokens [B, T], rows [B, k], similarities [B, k], key [B, D]
 
 
 def through_host(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Retrieved]:
@@ -29,7 +30,7 @@ def through_host(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Re
     Under shard_map each device looks its own part of the batch up: no image or key moves between
     devices, and in a run of many processes each asks its own copy of the index.
     """
-    length, k = lookup.snippets.tokenizer.length, lookup.k
+    length, k = lookup.length, lookup.k
 
     def local(parameters: Any, images: jax.Array, own: jax.Array) -> Retrieved:
         keys = _keys(encode, parameters, images)
@@ -40,7 +41,7 @@ def through_host(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Re
             jax.ShapeDtypeStruct((batch, k), jnp.float32),
         )
         tokens, rows, similarities = jax.pure_callback(lookup.callback, shapes, keys, own)
-        return {"tokens": tokens, "rows": rows, "similarities": similarities}
+        return {"tokens": tokens, "rows": rows, "similarities": similarities, "key": keys}
 
     return _over_the_batch(local, mesh, PartitionSpec(), batched=2)
 
@@ -48,8 +49,10 @@ def through_host(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Re
 def on_device(encode: Encode, lookup: Lookup, mesh: Mesh, dtype: str) -> Callable[..., Retrieved]:
     """The same function with the memory on the devices, its keys as `dtype`: no call to the host."""
     snippets = lookup.snippets
-    texts = {"text_of": lookup.memory.text_of, "tokens": snippets.tokens}
-    texts |= {"starts": snippets.starts, "lengths": snippets.lengths}
+    texts: dict[str, Any] = {}
+    if snippets is not None:
+        texts |= {"text_of": lookup.memory.text_of, "tokens": snippets.tokens}
+        texts |= {"starts": snippets.starts, "lengths": snippets.lengths}
     if lookup.same_image is not None:
         texts["same_image"] = lookup.same_image
     placed = sharding.put_replicated(mesh, {name: np.asarray(values, np.int32) for name, values in texts.items()})
@@ -67,12 +70,19 @@ def device_program(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., 
         left_out = lookup.left_out(rows, own, jnp, texts.get("same_image"))
         rows, similarities = index.leave_out(rows, similarities, left_out, lookup.k, jnp)
         there = rows >= 0
-        arrays = {"tokens": texts["tokens"], "starts": texts["starts"], "lengths": texts["lengths"]}
-        on_device = dataclasses.replace(snippets, **arrays)  # type: ignore[arg-type]  # arrays alone
-        tokens = on_device.join(jnp.where(there, texts["text_of"][rows], -1), jnp)
-        return {"tokens": tokens, "rows": rows, "similarities": jnp.where(there, similarities, 0)}
+        tokens = _join_on_device(snippets, texts, rows)
+        return {"tokens": tokens, "rows": rows, "similarities": jnp.where(there, similarities, 0), "key": keys}
 
     return _over_the_batch(local, mesh, device.specs(mesh), PartitionSpec(), PartitionSpec(), batched=2)
+
+
+def _join_on_device(snippets: Snippets | None, texts: dict[str, jax.Array], rows: jax.Array) -> jax.Array:
+    """The texts of rows [B, k] as token sequences [B, T], from arrays on the devices."""
+    if snippets is None:
+        return jnp.zeros((rows.shape[0], 0), jnp.int32)
+    arrays = {"tokens": texts["tokens"], "starts": texts["starts"], "lengths": texts["lengths"]}
+    on_device = dataclasses.replace(snippets, **arrays)  # type: ignore[arg-type]  # arrays alone
+    return on_device.join(jnp.where(rows >= 0, texts["text_of"][rows], -1), jnp)
 
 
 def keys_only(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:

@@ -10,13 +10,15 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, sharding
-from rac_jax.data import pipeline
+from rac_jax import sharding
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.pipeline import Batch
+from rac_jax.memory import build, index
 from rac_jax.retrieval import cached
 from rac_jax.retrieval.retriever import Retriever
 from rac_jax.runtime import processes
+
+LOOKED_UP = 1024  # images whose neighbours are looked up at once for the cache
 
 Fed = tuple[dict[str, jax.Array], Any]  # a placed batch and its neighbours (None for a model without retrieval)
 
@@ -33,9 +35,10 @@ def put(retriever: Retriever | None, mesh: Mesh, batch: Batch, *, training: bool
     """A host batch on the devices, and the neighbours of its images."""
     if retriever is None:
         return sharding.put_batch(mesh, batch), None
-    own = retriever.own_rows(batch, training=training)
-    placed = sharding.put_batch(mesh, batch | {"own": own})
-    return placed, retriever(placed["image"], placed.pop("own"))
+    own = retriever.own_rows(batch["id"], training=training)
+    placed = sharding.put_batch(mesh, batch | {"own": own, "inside": retriever.inside(own)})
+    found = retriever(placed["image"], placed.pop("own"))
+    return placed, found | {"inside": placed.pop("inside")}
 
 
 def feed(
@@ -70,13 +73,19 @@ def _pipelined(retriever: Retriever, mesh: Mesh, batches: Iterable[Batch], *, tr
         waiting: tuple[dict[str, jax.Array], Future] | None = None
         for batch in batches:
             placed = sharding.put_batch(mesh, batch)
-            own = retriever.own_rows(batch, training=training)
-            search = thread.submit(retriever.search, retriever.keys(placed["image"]), own)
+            own = retriever.own_rows(batch["id"], training=training)
+            keys = retriever.keys(placed["image"])
+            found = thread.submit(_searched, retriever, mesh, keys, own)
             if waiting is not None:
-                yield waiting[0], sharding.put_batch(mesh, waiting[1].result())
-            waiting = placed, search
+                yield waiting[0], waiting[1].result()
+            waiting = placed, found
         if waiting is not None:
-            yield waiting[0], sharding.put_batch(mesh, waiting[1].result())
+            yield waiting[0], waiting[1].result()
+
+
+def _searched(retriever: Retriever, mesh: Mesh, keys: jax.Array, own: np.ndarray) -> dict[str, jax.Array]:
+    found = retriever.search(keys, own) | {"inside": retriever.inside(own)}
+    return sharding.put_batch(mesh, found) | {"key": keys}
 
 
 def _cached(
@@ -90,35 +99,47 @@ def _cached(
     training: bool,
 ) -> Iterator[Fed]:
     """Neighbours of the plain images, found once; then neither E nor the index is used again."""
-    made_of = retriever.recipe | {"split": dataset.fingerprint(split), "training": training}
-    name = "train" if training else f"eval_{split}"
-
-    def find() -> cached.Found:
-        return _find(config, retriever, mesh, dataset, split, training=training)
-
-    found = cached.open_or_find(retriever.cache, name, made_of, find)
+    keys = keys_of(config, retriever, mesh, dataset, split)
+    found = neighbours_of(retriever, dataset, split, keys, training=training)
     for batch in batches:
-        rows = found.rows[batch["id"]]
-        neighbours = {"tokens": retriever.lookup.tokens(rows), "rows": rows}
-        neighbours["similarities"] = found.similarities[batch["id"]]
-        yield sharding.put_batch(mesh, batch), sharding.put_batch(mesh, neighbours)
+        ids = batch["id"]
+        own, rows = retriever.own_rows(ids, training=training), found["rows"][ids]
+        some = {"tokens": retriever.lookup.tokens(rows), "inside": retriever.inside(own), "rows": rows}
+        some |= {"similarities": found["similarities"][ids], "key": keys[ids]}
+        yield sharding.put_batch(mesh, batch), sharding.put_batch(mesh, some)
 
 
-def _find(
-    config: ConfigDict, retriever: Retriever, mesh: Mesh, dataset: Dataset, split: str, *, training: bool
-) -> cached.Found:
-    images = dataset.split(split)
-    size = sharding.rows(config.eval.batch_size, mesh.size)
-    batches = pipeline.eval_batches(images, data.eval_transform(config), batch_size=size, workers=config.data.workers)
-    everywhere = jax.jit(lambda found: found, out_shardings=sharding.replicated(mesh))
-    rows, similarities = [], []
-    with tqdm(total=len(images), desc=f"neighbours of {split}", unit="img", disable=not processes.first()) as bar:
-        for batch in batches:
-            _, found = put(retriever, mesh, batch, training=training)
-            found = everywhere({name: found[name] for name in ("rows", "similarities")})
-            rows.append(np.asarray(found["rows"]))
-            similarities.append(np.asarray(found["similarities"]))
-            retriever.lookup.check()  # never keep the answers of a failed lookup
-            bar.update(min(size, len(images) - bar.n))
-    number = len(images)  # the last batch is padded
-    return cached.Found(np.concatenate(rows)[:number], np.concatenate(similarities)[:number])
+def keys_of(config: ConfigDict, retriever: Retriever, mesh: Mesh, dataset: Dataset, split: str) -> np.ndarray:
+    """The keys of a split's plain images, [N, D] float32: the memory's where it holds them, else encoded once."""
+    memory, images = retriever.memory, dataset.split(split)
+    rows = memory.row_of(dataset.fingerprint(split), np.arange(len(images), dtype=np.int32))
+    if len(rows) and rows[0] >= 0:
+        return np.asarray(memory.keys[rows], np.float32)
+    recipe = {name: memory.recipe[name] for name in ("encoder", "preprocessing") if name in memory.recipe}
+    made_of = {"recipe": recipe, "split": dataset.fingerprint(split), "metric": retriever.lookup.metric}
+
+    def encode() -> cached.Arrays:
+        keys = build.encode_split(config, images, retriever.encoder, mesh)
+        return {"keys": index.unit(keys) if retriever.lookup.metric == "cosine" else keys}
+
+    return cached.open_or_make(retriever.cache, f"keys_{split}", made_of, encode)["keys"]
+
+
+def neighbours_of(
+    retriever: Retriever, dataset: Dataset, split: str, keys: np.ndarray, *, training: bool
+) -> cached.Arrays:
+    """`rows` and `similarities` [N, k] of a split's keys [N, D], looked up once."""
+    made_of = retriever.recipe | {"split": dataset.fingerprint(split), "training": training}
+
+    def look_up() -> cached.Arrays:
+        own = retriever.own_rows(np.arange(len(keys), dtype=np.int32), training=training)
+        starts = range(0, len(keys), LOOKED_UP)
+        shown = {"desc": f"neighbours of {split}", "unit": "batch", "disable": not processes.first()}
+        found = [
+            retriever.lookup.search(keys[start : start + LOOKED_UP], own[start : start + LOOKED_UP])
+            for start in tqdm(starts, **shown)
+        ]
+        return {name: np.concatenate([getattr(f, name) for f in found]) for name in ("rows", "similarities")}
+
+    name = "train" if training else f"eval_{split}"
+    return cached.open_or_make(retriever.cache, name, made_of, look_up)

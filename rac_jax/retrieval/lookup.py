@@ -46,7 +46,7 @@ class Lookup:
     """
 
     memory: Memory
-    snippets: Snippets
+    snippets: Snippets | None  # None if no voice reads texts; then there are no tokens
     k: int
     ef_search: int
     exclude: str  # what a training query leaves out: id | first | none
@@ -62,6 +62,11 @@ class Lookup:
         self._lock = threading.Lock()
         # One callback a device runs at once, and they share the cores.
         self._threads = max(1, (os.cpu_count() or 1) // jax.local_device_count())
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return 0 if self.snippets is None else self.snippets.tokenizer.length
 
     @property
     def metric(self) -> str:
@@ -80,11 +85,12 @@ class Lookup:
         )
 
     def tokens(self, rows: np.ndarray) -> np.ndarray:
-        """What the texts of rows [B, k] say together, [B, T]."""
-        return self.snippets.join(self._texts(rows))
+        """The texts of rows [B, k] as one sequence each, [B, T]."""
+        return np.zeros((len(rows), 0), np.int32) if self.snippets is None else self.snippets.join(self._texts(rows))
 
     def fitting(self, rows: np.ndarray) -> np.ndarray:
-        """How many of the texts of rows [B, k] that says uncut, [B]."""
+        """How many of the texts of rows [B, k] fit into a sequence, [B]."""
+        assert self.snippets is not None
         return self.snippets.fitting(self._texts(rows))
 
     def mean_fitting(self) -> float:
@@ -144,4 +150,4 @@ class Lookup:
 
     def _nothing(self, batch: int) -> Neighbours:
         none = np.full((batch, self.k), -1, np.int32)
-        return Neighbours(self.snippets.join(none), none, np.zeros((batch, self.k), np.float32))
+        return Neighbours(self.tokens(none), none, np.zeros((batch, self.k), np.float32))

@@ -1,22 +1,21 @@
 """E, the memory and the program that looks images up in it, put together from a config."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from rac_jax import sharding
 from rac_jax.data.dataset import Dataset
-from rac_jax.data.pipeline import Batch
-from rac_jax.memory import build, index
+from rac_jax.memory import index
 from rac_jax.memory.store import Memory
-from rac_jax.retrieval import callback, duplicates, encoder
+from rac_jax.models.voices import Knowledge
+from rac_jax.retrieval import callback, duplicates
 from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.lookup import KEEP_ALL, Lookup
 from rac_jax.retrieval.snippets import Snippets
@@ -35,7 +34,7 @@ class Retriever:
     cache: Path  # the folder for lookup=cached
     mean_fitting: float  # how many of the k texts fit into T's window, on average
     train_fingerprint: str  # of the training split
-    row_class: jax.Array  # [N] int32: the class that a row's text names, or −1; on every device
+    knowledge: Knowledge  # what the rows say about the classes
 
     @property
     def memory(self) -> Memory:
@@ -53,36 +52,45 @@ class Retriever:
         """The neighbours of keys, looked up by this thread of the host. Waits for the keys."""
         return callback.search_on_host(self.lookup, keys, own)
 
-    def own_rows(self, batch: Batch, *, training: bool) -> np.ndarray:
-        """The memory's rows of a batch's own images, which training leaves out: [b] int32."""
+    def own_rows(self, ids: np.ndarray, *, training: bool) -> np.ndarray:
+        """The memory's rows of the images themselves, which training leaves out: [b] int32."""
         if not training:
-            return np.full_like(batch["id"], KEEP_ALL)
-        return self.memory.row_of(self.train_fingerprint, batch["id"])
+            return np.full_like(ids, KEEP_ALL)
+        return self.memory.row_of(self.train_fingerprint, ids)
+
+    def inside(self, own: np.ndarray) -> np.ndarray:
+        """How many rows of each image training leaves out of counts and sums: [b] float32."""
+        return np.where(own >= 0, self._times_inside[np.maximum(own, 0)], 0).astype(np.float32)
+
+    @functools.cached_property
+    def _times_inside(self) -> np.ndarray:
+        """[N]: the enabled rows of a row's image, itself and its copies; 0 where nothing is left out by row."""
+        if self.lookup.exclude != "id":
+            return np.zeros(len(self.memory))
+        allowed = self.memory.allowed()
+        enabled = np.ones(len(self.memory)) if allowed is None else allowed.astype(np.float64)
+        same = self.lookup.same_image
+        return enabled if same is None else np.bincount(same, enabled, minlength=len(self.memory))[same]
 
 
-def open_or_build(
+def assemble(
     config: ConfigDict,
     dataset: Dataset,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
+    memory: Memory,
+    e: Encoder,
+    knowledge: Knowledge,
     *,
-    folder: Path,
     cache: Path,
     mesh: Mesh,
-    may_build: bool = True,
 ) -> Retriever:
-    """The retriever over the memory in `folder`. If there is none it is built, or an error unless `may_build`."""
-    e = encoder.load(config, mesh)
-    if may_build:
-        memory = build.open_or_build(config, dataset, e, folder=folder, mesh=mesh)
-    else:
-        memory = build.open_existing(config, dataset, e, folder=folder)
-    snippets = Snippets.tokenise(memory.texts, tokenizer, config.memory.cut)
+    """The retriever over an open memory. Without a tokenizer, texts are not read."""
+    snippets = Snippets.tokenise(memory.texts, tokenizer, config.memory.cut) if tokenizer else None
     ef_search, same_image = index.ef_search(config), None
     if config.memory.exclude == "id":
         same_image = duplicates.groups(memory, dataset.fingerprint("train"), config.memory.duplicates, ef_search)
     lookup = Lookup(memory, snippets, config.memory.k, ef_search, config.memory.exclude, same_image)
-    mean_fitting = lookup.mean_fitting()
-    logging.info("T's window holds %.1f of %d snippets, on average", mean_fitting, lookup.k)
+    mean_fitting = lookup.mean_fitting() if snippets else 0.0
     if config.memory.index == "device":
         program = callback.on_device(e.encode, lookup, mesh, config.memory.device_dtype)
     else:
@@ -96,7 +104,7 @@ def open_or_build(
         cache=cache,
         mean_fitting=mean_fitting,
         train_fingerprint=dataset.fingerprint("train"),
-        row_class=sharding.put_replicated(mesh, _row_classes(memory, dataset)),
+        knowledge=knowledge,
     )
 
 
@@ -105,9 +113,3 @@ def _recipe(config: ConfigDict, memory: Memory) -> dict[str, Any]:
     asked |= {"keep": dict(config.memory.keep), "seed": config.data.seed if memory.kept is not None else 0}
     rows = [[source.fingerprint, source.state, place.start] for source, place in memory.manifest.slices()]
     return {"memory": memory.fingerprint, "rows": rows, "asked": asked}
-
-
-def _row_classes(memory: Memory, dataset: Dataset) -> np.ndarray:
-    """[N] int32: the first class whose text is a row's text, or −1."""
-    class_of = {text: label for label, text in reversed(list(enumerate(dataset.class_texts)))}
-    return np.array([class_of.get(text, -1) for text in memory.texts], np.int32)[memory.text_of]

@@ -15,6 +15,10 @@ GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "losses.npz")
 A, B = jnp.asarray(GOLDEN["fusion/a"]), jnp.asarray(GOLDEN["fusion/b"])
 
 
+def make(base, text, num_classes, **settings):
+    return rac.RAC(base, text, num_classes=num_classes, settings=rac.VoiceSettings(**settings), rngs=nnx.Rngs(0))
+
+
 def assert_close(found, expected):
     """Relative to each row's largest number: rows differ in size by 1e6."""
     size = np.abs(expected).max(axis=-1, keepdims=True)
@@ -61,23 +65,23 @@ def test_a_cosine_head_gives_scaled_cosines():
 
 
 def test_a_learned_scale_starts_at_half_the_root():
-    model = rac.RAC(Constant(), Constant(), num_classes=16, scale="learned", rngs=nnx.Rngs(0))
+    model = make(Constant(), Constant(), num_classes=16, scale="learned")
     assert model.scale() == pytest.approx(2.0)
     model.logit_scale[...] += 1.0
     assert model.scale() == pytest.approx(2.0 * np.e)
 
 
-def test_inside_rac_a_branch_believes_by_the_direction_of_its_logits():
-    model = rac.RAC(None, Constant(), num_classes=2, rngs=nnx.Rngs(0))
-    own = model.probabilities({"retrieval": jnp.array([[0.0, jnp.log(3.0)]])})
-    np.testing.assert_allclose(own["retrieval"], [[0.25, 0.75]], rtol=1e-6)
-    model = rac.RAC(Constant(), Constant(), num_classes=2, scale="paper", rngs=nnx.Rngs(0))  # scale L/2 = 1
-    logits = {"base": jnp.array([[0.0, 50.0]]), "retrieval": jnp.array([[0.1, 0.0]]), "rac": jnp.array([[1.0, 1.0]])}
+def test_inside_rac_a_voice_believes_by_the_direction_of_its_logits():
+    model = make(None, Constant(), num_classes=2, speaking=("text",))
+    own = model.probabilities({"text": jnp.array([[0.0, jnp.log(3.0)]])})
+    np.testing.assert_allclose(own["text"], [[0.25, 0.75]], rtol=1e-6)
+    model = make(Constant(), Constant(), num_classes=2, scale="paper")  # scale L/2 = 1
+    logits = {"base": jnp.array([[0.0, 50.0]]), "text": jnp.array([[0.1, 0.0]]), "rac": jnp.array([[1.0, 1.0]])}
     found = model.probabilities(logits)
     sure = np.e / (1 + np.e)
     np.testing.assert_allclose(found["rac"], [[0.5, 0.5]], rtol=1e-6)
     np.testing.assert_allclose(found["base"], [[1 - sure, sure]], rtol=1e-6)
-    np.testing.assert_allclose(found["retrieval"], [[sure, 1 - sure]], rtol=1e-6)
+    np.testing.assert_allclose(found["text"], [[sure, 1 - sure]], rtol=1e-6)
 
 
 class Constant(nnx.Module):

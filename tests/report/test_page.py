@@ -12,7 +12,7 @@ def make_run(folder, name, accuracy):
     (folder / "eval").mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"name": name, "memory": {"k": len(name)}}))
     branches = {"rac": {"all": accuracy, "few": 0.25, "top5": 1.0}}
-    result = {"split": "test", "step": 7, "images": 250, "classes": 10, "branches": branches}
+    result = {"split": "test", "step": 7, "images": 250, "classes": 10, "voices": branches}
     (folder / "eval" / "test.json").write_text(json.dumps(result))
     (folder / "report" / "test").mkdir(parents=True)
     for picture in ("by_class", "worst_0", "worst_10", "worst_2"):
@@ -53,7 +53,7 @@ def test_a_folder_without_an_evaluated_run_is_refused(tmp_path):
 def test_nothing_that_a_run_names_becomes_markup(tmp_path):
     evil = '"><script>alert(1)</script><img src=x onerror=alert(2)>&'
     run = make_run(tmp_path / "a", evil, 0.5)
-    run.result["branches"] = {evil: {"all": 0.5}}
+    run.result["voices"] = {evil: {"all": 0.5}}
     run.result["images"] = evil
     run.config["memory"] = {evil: evil}
     found = page.make(run, [make_run(tmp_path / "<b onclick=x>", "other", 0.5), make_run(tmp_path / "c", evil, 0.75)])

@@ -45,7 +45,7 @@ def test_rows_of_several_tables_share_a_run_and_no_two_of_one_table_do(tmp_path)
 
     assert str(folder("main", "RAC")).startswith("main/as_configured/seed_0-")
     assert folder("tau", "τ = 1") == folder("reweighting", "none") == folder("fusion", "sqrt") == folder("main", "RAC")
-    assert str(folder("k", "k = 10")).startswith("main/memory.k_10_model.branches_retrieval/seed_0-")
+    assert str(folder("k", "k = 10")).startswith("main/memory.k_10_model.voices_retrieval/seed_0-")
     assert folder("k", "k = 30") == folder("main", "retrieval, LACE")
     for table in TABLES.values():
         assert len({experiment.workdir(table, row, 0) for row in table.rows}) == len(table.rows)
@@ -104,7 +104,7 @@ def test_results_of_other_data_are_not_taken(tmp_path):
 def evaluated(experiment, table, row, accuracy):
     path = experiment.outcome(table, row, 0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"branches": {"fused": {"all": accuracy}}}))
+    path.write_text(json.dumps({"voices": {"fused": {"all": accuracy}}}))
 
 
 def test_a_run_that_another_process_has_started_is_waited_for(tmp_path, capsys):
@@ -146,7 +146,7 @@ def test_a_damaged_result_is_named(tmp_path):
     experiment, table, row = runs.Experiment(tmp_path, [], demo.get_config(), "test"), TABLES["main"], Row("a", {})
     evaluated(experiment, table, row, 0.5)
     assert runs.known(experiment, table, row, 0).figures == {"all": 50}
-    for content in ("", "[]", "{}", '{"branches": {}}', '{"branches": {"rac": 3}}'):
+    for content in ("", "[]", "{}", '{"voices": {}}', '{"voices": {"rac": 3}}'):
         experiment.outcome(table, row, 0).write_text(content)
         with pytest.raises(ValueError, match=r"eval/test\.json is damaged; delete it"):
             runs.known(experiment, table, row, 0)
@@ -198,7 +198,7 @@ def test_a_table_is_run_once_and_an_interrupted_row_goes_on(tmp_path):
     assert text.count("not run") == 1 and (tmp_path / "fusion.png").exists()  # `learned` was not asked for
     (workdir,) = (tmp_path / "main" / "as_configured").iterdir()
     found = workdir / "eval" / "test.json"
-    accuracy = 100 * json.loads(found.read_text())["branches"]["rac"]["all"]
+    accuracy = 100 * json.loads(found.read_text())["voices"]["rac"]["all"]
     assert f"| paper | {accuracy:.1f} |" in text
     shutil.rmtree(workdir)
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:

@@ -27,7 +27,7 @@ def test_a_run_that_is_too_short_says_so(tmp_path):
 
 
 def test_an_epoch_with_a_memory_that_was_grown(tmp_path):
-    config = tiny.config("retrieval", devices=1)
+    config = tiny.config("text", devices=1)
     config.train.steps, config.memory.lookup = 4, "cached"
     found = runtime.measure(config, tmp_path, times=2)["figures"]
     recorded = runtime.milliseconds(tmp_path)

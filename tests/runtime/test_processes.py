@@ -71,8 +71,8 @@ def test_the_same_losses_and_the_same_table_and_one_writer(one, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     table, again = (json.loads((workdir / "eval" / "test.json").read_text()) for workdir in (one, tmp_path))
     assert again["images"] == 250  # each once
-    for branch, accuracy in table["branches"].items():
-        assert again["branches"][branch]["all"] == pytest.approx(accuracy["all"], abs=0.0041)
+    for branch, accuracy in table["voices"].items():
+        assert again["voices"][branch]["all"] == pytest.approx(accuracy["all"], abs=0.0041)
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     assert "250 images, step 8" in outputs[0][0] and "250 images" not in outputs[1][0]
     assert "train" in outputs[0][1] and "step/s" not in outputs[1][1]
