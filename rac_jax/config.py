@@ -28,12 +28,12 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.weights_dir = ""  # where weight files lie; "" = the environment variable RAC_JAX_WEIGHTS
 
     c.data = ConfigDict()
-    c.data.name = "digits"  # see rac_jax/data/__init__.py
+    c.data.name = "digits"  # digits, groceries, folder, table:FILE and others: see KNOWN in rac_jax/data/__init__.py
     c.data.root = ""  # the folder with the images
     c.data.lists = ""  # the folder with the list files; "" = the root
     c.data.text_levels = "species"  # inat2018: a class's text, as in "species" or "genus family order"
     c.data.imbalance = 0.0  # make training long-tailed: first class / last class; 0 = as it is
-    c.data.val_share = 0.1  # held out of each class where a folder or table has no splits of its own
+    c.data.val_share = 0.1  # held out of each class where a folder or table has no splits of its own; 0 = none
     c.data.test_share = 0.2
     c.data.on_bad_image = "error"  # that cannot be decoded: error | skip (decodes all once, at the start)
     c.data.seed = 0  # how a data set that is split or made long-tailed here is drawn

@@ -1,4 +1,4 @@
-"""Where images come from, and how they become batches."""
+"""Data sets and the pipeline that turns their images into batches."""
 
 import dataclasses
 

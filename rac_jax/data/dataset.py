@@ -1,4 +1,4 @@
-"""What a data set is: images by position, labels, and for each class a name and a text."""
+"""Data sets: images by position, labels, and for each class a name and a text."""
 
 import dataclasses
 import hashlib

@@ -14,12 +14,12 @@ from rac_jax.data.missing import MissingData
 from rac_jax.data.reading import read_bytes
 from rac_jax.data.text_files import read_lines
 
-SPOT_CHECKS = 8  # files of a split that must exist before a run starts; `prepare` checks them all
+SPOT_CHECKS = 8  # files of a split that are looked for before a run starts; `prepare` checks all
 
 
 @dataclasses.dataclass(frozen=True)
 class FileImages:
-    """Files under a root, read and decoded when asked for."""
+    """Files under a root, read and decoded on access."""
 
     root: str
     paths: np.ndarray  # [N] bytes: relative to the root, UTF-8; an array is quick to send to workers
@@ -73,11 +73,11 @@ class ListFile:
     source: Path
     paths: list[str]
     labels: list[int]
-    lines: list[int]  # where each stands, from 1
+    lines: list[int]  # the number of each image's line, from 1
 
 
 def read_list(source: Path, num_classes: int) -> ListFile:
-    """Reads a list; what is wrong in it is reported by line."""
+    """Read a list; errors name the line."""
     paths, labels, lines = [], [], []
     first_line: dict[str, int] = {}
     for number, line in enumerate(read_lines(source), start=1):
@@ -98,7 +98,7 @@ def read_list(source: Path, num_classes: int) -> ListFile:
 
 
 def check_count(part: ListFile, expected: int) -> None:
-    """A list of another length is not the benchmark's, or was cut short."""
+    """Refuse a list that does not have as many images as the benchmark."""
     if len(part.paths) != expected:
         raise ValueError(f"{part.source}: {len(part.paths)} images; the benchmark has {expected}")
 

@@ -1,4 +1,4 @@
-"""Making a balanced data set long-tailed, and splitting one that comes in one piece."""
+"""Make a balanced data set long-tailed, and split one that has no splits."""
 
 import dataclasses
 

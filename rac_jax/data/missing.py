@@ -1,11 +1,11 @@
-"""Saying what of a data set is missing, and how to get it, before anything slow begins."""
+"""Errors that name the missing files of a data set and say how to get them."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 
 class MissingData(FileNotFoundError):
-    """Some of a data set's files are not where the config says."""
+    """Files of a data set are missing under the folders that the config names."""
 
     def __init__(self, title: str, root: str, missing: Sequence[str], how_to_get: str):
         lines = [f"{title}: not complete under --config.data.root={root}. Missing:"]

@@ -1,4 +1,4 @@
-"""Batches of examples, on Grain: deterministic, resumable, the same for any number of processes.
+"""Batches of examples with Grain: deterministic, resumable, the same for any number of processes.
 
 A batch is a dict: image uint8 [b, S, S, 3], label int32 [b], id int32 [b] (the position in the
 split) and mask bool [b] (False for padding: in a last batch, and where a batch does not divide among the devices). b is
@@ -30,10 +30,10 @@ MOST_THREADS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Position in the global stream of examples -> example. Holds no state, so any worker agrees.
+    """Position in the global stream of examples -> example. It has no state, so every worker computes the same.
 
-    A training stream is one shuffled epoch after another; what is drawn for an example depends on
-    the seed and its place in the stream alone: not on workers, processes or devices.
+    A training stream is one shuffled epoch after another. The random numbers of an example depend only on the seed and
+    its place in the stream, not on workers, processes or devices.
     """
 
     split: Split
@@ -57,7 +57,7 @@ class Examples:
         return example
 
     def random(self, place: int) -> np.random.Generator:
-        """The source of what is drawn for a place in the stream."""
+        """The random numbers for a place in the stream."""
         return np.random.Generator(np.random.Philox(key=[self.seed or 0, place]))
 
 
@@ -70,7 +70,7 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 class Batches:
     """Number of a batch -> this process's share of it: a slice of the global batch.
 
-    That is filled up to `rows` with its own first examples, masked.
+    The global batch is filled up to `rows` with copies of its first examples, which are masked.
     """
 
     examples: Examples
@@ -106,9 +106,9 @@ def train_batches(
 ) -> Iterator[Batch]:
     """Endless shuffled batches from batch number `start` on.
 
-    A batch is a function of the seed and its number alone, so a run's step is all that a checkpoint needs
-    to know, and the run may go on with other workers or processes. A batch is filled up to `rows`, masked, if given.
-    `process` of `processes` is by default this one of JAX's.
+    A batch depends only on the seed and its number. So a checkpoint needs to store nothing but the step, and a run may
+    continue with another number of workers or processes. If `rows` is given, a batch is filled up to it with masked
+    examples. `process` and `processes` are JAX's by default.
     """
     batches = _of_process(Examples(split, transform, seed), batch_size, rows or batch_size, process, processes)
     return _iterate(batches, start, ENDLESS, workers)

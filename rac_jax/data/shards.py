@@ -1,4 +1,4 @@
-"""Packing a split into ArrayRecord files, some thousand images each, so that the work can be resumed."""
+"""Pack a split into ArrayRecord files of 2,000 images, so that the work can be resumed."""
 
 import dataclasses
 import io
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def notes(self) -> Path:
-        """What the shard holds and what was bad, one JSON object a line; written last."""
+        """The file that lists the shard's images and the bad ones, one JSON object a line; written last."""
         return self.file.with_name(f"{self.split.name}-{self.number:05d}.notes")
 
     def finished(self) -> bool:
@@ -78,7 +78,7 @@ def plan(split: Split, dataset: Dataset, out: Path | None) -> list[Job]:
 
 
 def run(job: Job) -> list[str]:
-    """Check and pack a shard; returns what is bad in it. The file gets its name when it is whole."""
+    """Check and pack a shard; returns a line for each bad image. The file gets its name when it is complete."""
     kept: list[tuple[dict[str, Any], bytes]] = []
     bad = []
     for position, path in enumerate(job.split.images.references()):
@@ -100,7 +100,7 @@ def run(job: Job) -> list[str]:
 
 
 def _encoded(images: Images, position: int) -> bytes:
-    """The image's file as it is, if it can be decoded; an image that is no file as PNG."""
+    """The image's own encoding, if it can be decoded; an image that is not encoded becomes a PNG."""
     if isinstance(images, EncodedImages | FileImages):
         encoded = images.encoded(position)
         decode(encoded, images.source_of(position))
@@ -123,20 +123,20 @@ def _write(job: Job, kept: list[tuple[dict[str, Any], bytes]]) -> None:
 
 
 def features(class_names: tuple[str, ...]) -> Any:
-    """What a record holds, in TFDS's words."""
+    """The fields of a record, for TFDS."""
     label = tfds.features.ClassLabel(names=class_names)
     return tfds.features.FeaturesDict({"image": tfds.features.Image(), "label": label})
 
 
 def template(out: Path) -> Any:
-    """How TFDS finds the files."""
+    """The names of the files, for TFDS."""
     return tfds.core.ShardedFileTemplate(
         data_dir=str(out), dataset_name="images", filetype_suffix="array_record", template=TEMPLATE
     )
 
 
 def split_info(name: str, jobs: list[Job], out: Path) -> Any:
-    """What TFDS knows of a split."""
+    """The description of a split, for TFDS."""
     return tfds.core.SplitInfo(
         name=name,
         shard_lengths=[len(job.rows()) for job in jobs],

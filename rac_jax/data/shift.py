@@ -1,8 +1,8 @@
-"""Moving the rows of an image sideways by fractions of a pixel: shears and translations.
+"""Shift the rows of an image by fractions of a pixel, for shears and translations.
 
-Pillow's affine transform asks for every pixel where it comes from. In a shear or a translation a
-whole row moves as one, so a few products of arrays do the same several times as fast. The results
-are Pillow's but for one grey level here and there, where a sum falls on a whole number.
+Pillow's affine transform computes the source of every pixel. In a shear or a translation all pixels of a row move by
+the same distance, so a few products of arrays give the same result several times as fast. Single pixels may differ from
+Pillow's by one grey level, because of rounding.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """One image in, one uint8 image of the model's size out. Pixels are normalised on the device.
 
-Both ways are timm's: its resized crop, flip and RandAugment for training; for evaluation its resize
-of the shorter side and centre crop. Mixup and cutmix are left out, as in the paper.
+Both transforms are timm's: resized crop, flip and RandAugment for training; resize of the shorter side and centre crop
+for evaluation. There is no mixup or cutmix, as in the paper.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class CentreCrop:
 
 
 def _without_far_ends(image: np.ndarray) -> np.ndarray:
-    """A strip much longer than wide would become huge; only its middle is looked at."""
+    """The middle of an image that is more than ten times as long as wide; resized in full it would be huge."""
     height, width = image.shape[:2]
     side = LONGEST * min(height, width)
     top, left = max(0, (height - side) // 2), max(0, (width - side) // 2)
@@ -78,7 +78,7 @@ class TrainTransform:
         return np.asarray(self.augment(picture, self.resample(random), random))
 
     def resample(self, random: np.random.Generator) -> Image.Resampling:
-        """The filter for the next step, drawn if it is to be."""
+        """The interpolation for the next step; drawn if it is "random"."""
         if self.interpolation != "random":
             return INTERPOLATION[self.interpolation]
         return INTERPOLATION["bilinear" if random.random() < 0.5 else "bicubic"]
@@ -91,7 +91,7 @@ def resize(image: np.ndarray, size: int, resample: Image.Resampling) -> np.ndarr
     """
     if resample not in CONVOLUTION:
         return np.asarray(Image.fromarray(np.ascontiguousarray(image)).resize((size, size), resample))
-    if not hasattr(_thread, "resizer"):  # it is not made for use by two threads at a time
+    if not hasattr(_thread, "resizer"):  # it must not be used by two threads at a time
         _thread.resizer = Resizer()
     height, width = image.shape[:2]
     source = ImageData(width, height, PixelType.U8x3, image.tobytes())

@@ -1,4 +1,4 @@
-"""Leaving out the images that cannot be decoded, before anything depends on their positions."""
+"""Leave out the images that cannot be decoded, before anything depends on positions."""
 
 import dataclasses
 import os
