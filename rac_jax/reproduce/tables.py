@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rac_jax import config as configs
-from rac_jax.report.tables import COLUMNS
+
+COLUMNS = ("all", "many", "medium", "few", "top5")  # the paper's groups
 
 Paper = Mapping[str, Mapping[str, float]]  # data set -> column -> figure
 
