@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from rac_jax.compile import flops
 from rac_jax.models import initialisers, layers
 
 
@@ -108,3 +109,21 @@ def test_the_variance_of_first_values():
     assert float(jnp.std(initialisers.xavier(key, (300, 500)))) == pytest.approx((2 / 800) ** 0.5, rel=0.02)
     assert float(jnp.std(initialisers.fan_out(key, (3, 3, 64, 128)))) == pytest.approx((2 / 1152) ** 0.5, rel=0.02)
     assert float(jnp.std(initialisers.fan_out(key, (5, 5, 1000)))) == pytest.approx((2 / 25) ** 0.5, rel=0.02)
+
+
+def test_attention_in_bfloat16_has_no_float32_product_and_the_gradient_of_float32():
+    q, k, v, g = jax.random.normal(jax.random.key(0), (4, 3, 7, 8))
+    bias = jnp.zeros((1, 7, 7))
+
+    def loss(q, k, v):
+        return (layers.attend(q, k, v, bias).astype(jnp.float32) * g).sum()
+
+    short = [x.astype(jnp.bfloat16) for x in (q, k, v)]
+    expected = jax.grad(loss, argnums=(0, 1, 2))(*(x.astype(jnp.float32) for x in short))
+    found = jax.grad(loss, argnums=(0, 1, 2))(*short)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == jnp.bfloat16
+        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=0.03 * float(jnp.abs(other).max()))
+    program = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1, 2)))(*short)
+    products = str(program).split("dot_general")[1:]
+    assert len(products) == 6 and set(flops.count(program)) == {"bfloat16"}
