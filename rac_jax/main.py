@@ -1,5 +1,6 @@
-"""Train or evaluate: `python -m rac_jax.main --config=configs/demo.py`."""
+"""Train, evaluate, or check the machine: `python -m rac_jax.main --config=configs/demo.py`."""
 
+import sys
 from pathlib import Path
 
 import jax
@@ -12,7 +13,12 @@ from rac_jax.runtime import commands, compilation, processes
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py:base.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder; default runs/<the config's name>.")
-MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (and then evaluate), or evaluate.")
+MODE = flags.DEFINE_enum(
+    "mode",
+    "train",
+    ["train", "eval", "check"],
+    "Train (and then evaluate), evaluate, or see if this machine can run the config.",
+)
 STEP = flags.DEFINE_integer("step", None, "With --mode=eval: the checkpoint; default the newest.")
 SPLIT = flags.DEFINE_string("split", None, "With --mode=eval: the split; default config.eval.split.")
 PROFILE = flags.DEFINE_bool("profile", False, "Write a JAX trace of a few steps for TensorBoard's Profile tab.")
@@ -33,8 +39,12 @@ def main(argv: list[str]) -> None:
     if DISTRIBUTED.value or COORDINATOR.value:
         processes.join(COORDINATOR.value, PROCESSES.value, PROCESS.value)
     compilation.keep_programs(config)
-    configs.validate(config, devices=jax.device_count())
     workdir = Path(WORKDIR.value or Path("runs") / config.name)
+    if MODE.value == "check":
+        from rac_jax import check  # not needed to train
+
+        sys.exit(0 if check.check(config, workdir) else 1)
+    configs.validate(config, devices=jax.device_count())
     logging.info("%s in %s on %d × %s", MODE.value, workdir, jax.device_count(), jax.default_backend())
     if MODE.value == "train":
         train.train(config, workdir, profile=PROFILE.value)

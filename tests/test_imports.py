@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1] / "rac_jax"
 LAYERS = (
     "config", "sharding", "runtime", "metrics", "data", "models", "losses", "weights", "memory", "retrieval", "run",
     "optimizer", "checkpoints", "report", "evaluate", "train", "predict", "reproduce", "bench", "compile",
-    "main",
+    "check", "main",
 )  # fmt: skip
 
 

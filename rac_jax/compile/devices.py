@@ -59,6 +59,13 @@ DEVICES = {
 }
 
 
+def like(kind: str) -> Device | None:
+    """The device of the table that JAX calls `kind`, or one of the same family; None if it has none."""
+    family = next((name for name in monitor.PEAKS if name in kind), kind)
+    found = [device for device in DEVICES.values() if family in device.kind]
+    return next((device for device in found if device.kind == kind), found[0] if found else None)
+
+
 def target_config(device: Device) -> str:
     """The description of a GPU in the text form of XLA's GpuTargetConfigProto."""
     gpu = device.gpu

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 from rac_jax.compile import flops, hlo
 from rac_jax.compile.devices import Device
@@ -27,6 +28,7 @@ class Compiled:
     traffic: int
     collectives: dict[str, hlo.Moved]
     devices: int
+    executable: Any = dataclasses.field(repr=False, compare=False, default=None)
 
 
 def compile_program(program: Program, target: Target) -> Compiled:
@@ -50,6 +52,7 @@ def compile_program(program: Program, target: Target) -> Compiled:
         traffic=hlo.traffic(text),
         collectives=hlo.collectives(text),
         devices=program.mesh.size,
+        executable=compiled,
     )
 
 
