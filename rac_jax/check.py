@@ -28,7 +28,6 @@ from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset
 from rac_jax.memory import index, manifest
 from rac_jax.retrieval import feed
-from rac_jax.run import ROLES
 from rac_jax.runtime import files, monitor, processes
 
 STEPS = 5  # timed, after one that is not
@@ -75,7 +74,7 @@ def _devices(found: Found) -> str:
             f"driver {driver} is here, but JAX computes on the CPU; "
             f'`pip install "jax[cuda12]=={jax.__version__}"`, and unset JAX_PLATFORMS or set it to cuda,cpu'
         )
-    retrieves = found.config.model.branches != "base"
+    retrieves = "encoder" in configs.roles(found.config)
     if retrieves and jax.default_backend() != "cpu" and feed.lookup_of(found.config) == "callback":
         try:
             jax.devices("cpu")
@@ -107,7 +106,7 @@ def _data(found: Found) -> str:
 
 def _weights(found: Found) -> str:
     model = found.config.model
-    wanted = dict.fromkeys(model[role].weights for role in ROLES[model.branches] if model[role].weights)
+    wanted = dict.fromkeys(model[role].weights for role in configs.roles(found.config) if model[role].weights)
     return ", ".join(str(weights.resolve(name, found.config.weights_dir).name) for name in wanted) or "from scratch"
 
 
@@ -119,7 +118,7 @@ def _workdir(found: Found) -> str:
 
 
 def _threads(found: Found) -> str:
-    if found.config.model.branches == "base":
+    if "encoder" not in configs.roles(found.config):
         return ""
     cores, local = os.cpu_count() or 1, jax.local_device_count()
     if jax.default_backend() != "cpu" and cores < local:
