@@ -70,9 +70,15 @@ def _times(config: ConfigDict, target: Target, programs: dict[str, Compiled], im
     return (
         f"estimate (ms): {'; '.join(each)}\n"
         f"estimate: a step {1e3 * best:.1f} ms if these overlap to {1e3 * worst:.1f} ms if they do not, "
-        f"{batch / worst:,.0f} to {batch / best:,.0f} images/s; an epoch of {steps:,} steps {steps * best / 60:.1f} to "
-        f"{steps * worst / 60:.1f} min; input and the host's search must keep up"
+        f"{batch / worst:,.0f} to {batch / best:,.0f} images/s; an epoch of {steps:,} steps "
+        f"{_range(steps * best, steps * worst)}; input and the host's search must keep up"
     )
+
+
+def _range(low: float, high: float) -> str:
+    """Two durations, in seconds or minutes."""
+    unit, name = (60.0, "min") if high >= 120 else (1.0, "s")
+    return f"{low / unit:.1f}–{high / unit:.1f} {name}"
 
 
 def row(config: ConfigDict, target: Target, programs: dict[str, Compiled], images: int) -> str:
@@ -90,6 +96,6 @@ def row(config: ConfigDict, target: Target, programs: dict[str, Compiled], image
         f"{work / 1e12:.1f}",
         _moved(programs["train"]),
         f"{1e3 * best:.1f}–{1e3 * worst:.1f}",
-        f"{steps * best / 60:.1f}–{steps * worst / 60:.1f}",
+        _range(steps * best, steps * worst),
     ]
     return f"| {' | '.join(cells)} |"

@@ -57,6 +57,7 @@ def prepare_environment(targets: list[Target]) -> None:
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
     os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # nothing is run, so two commands may compile at once
     flags = [os.environ.get("XLA_FLAGS", "")]
     if any(target.device.gpu for target in targets):
         flags.append("--xla_gpu_autotune_level=0")  # autotuning runs kernels

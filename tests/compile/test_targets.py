@@ -3,6 +3,8 @@ import importlib.util
 import jax
 import pytest
 
+from rac_jax import config as configs
+from rac_jax import sharding
 from rac_jax.compile import devices, targets
 from rac_jax.config import ConfigError
 from rac_jax.runtime import monitor
@@ -57,3 +59,19 @@ def test_the_description_of_a_gpu():
         "shared_memory_per_core: 167936",
     ):
         assert part in text
+
+
+def test_on_a_tpu_pod_the_rows_of_a_process_are_contiguous(monkeypatch):
+    target = targets.parse("v5e:16")[0]
+    try:
+        targets.require_compiler(target)
+    except targets.MissingCompiler as missing:
+        pytest.skip(str(missing))
+    for name in ("TPU_SKIP_MDS_QUERY", "TPU_WORKER_HOSTNAMES", "TPU_ACCELERATOR_TYPE"):
+        monkeypatch.delenv(name, raising=False)  # set below, and put back afterwards
+    targets.prepare_environment([target])
+    pod = targets.devices(target)
+    own = [device.process_index for device in sharding.make_mesh(configs.default(), pod).devices.flat]
+    assert own == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    jaxs = [device.process_index for device in jax.make_mesh((16,), ("data",), devices=pod).devices.flat]
+    assert jaxs != own  # the order that `sharding.make_mesh` must not use
