@@ -13,7 +13,6 @@ from flax import nnx
 from rac_jax import config as configs
 from rac_jax import data, models, train
 from rac_jax.data import dataset
-from rac_jax.run import ROLES
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -84,7 +83,7 @@ def test_every_variant_is_valid_and_builds_its_models(name, variant):
     config = importlib.import_module(f"configs.{name}").get_config(variant)
     configs.validate(config, devices=jax.device_count())
     widths = {"efficientnet_lite0": 1280, "vit_b16": 768}
-    for role in ROLES[config.model.branches]:
+    for role in configs.roles(config):
         model = config.model[role]
         expected = model.projection or 512 if role == "text" else widths[model.name]
         assert width_of(json.dumps(model.to_dict()), role, config.data.image_size) == expected
