@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from rac_jax import config
 
 VARIANTS = {"": ("cifar100_lt", 100.0), "50": ("cifar100_lt", 50.0), "10": ("cifar100_lt", 10.0)}
-VARIANTS["small"] = VARIANTS[""]
+VARIANTS["small"] = VARIANTS["instant"] = VARIANTS[""]
 VARIANTS["cifar10"] = ("cifar10_lt", 100.0)
 
 
@@ -43,6 +43,9 @@ def get_config(variant: str = "") -> ConfigDict:
     c.eval.batch_size = 200
     if variant == "small":
         _small(c)
+    if variant == "instant":
+        config.instant(c)
+        c.data.workers = 0
     return c
 
 

@@ -1,4 +1,4 @@
-"""AdamW with warm-up, a cosine to the minimum, clipping, groups of parameters with their own rates, and frozen ones."""
+"""AdamW or SGD with warm-up, a cosine, clipping, groups of parameters with their own rates, and frozen ones."""
 
 import functools
 import math
@@ -55,9 +55,15 @@ def from_config(config: ConfigDict, images: int) -> optax.GradientTransformation
     """The optimiser of a run over `images` training images. Frozen parameters have no moments."""
     optim, rate = config.optim, schedule(config, images)
 
-    def adamw(factor: float) -> optax.GradientTransformation:
+    def rule(factor: float) -> optax.GradientTransformation:
+        def scaled(step: Any) -> jax.Array:
+            return factor * rate(step)
+
+        if optim.name == "sgd":
+            decay = optax.add_decayed_weights(optim.weight_decay, mask=decayed)
+            return optax.chain(decay, optax.sgd(scaled, momentum=optim.beta1))
         return optax.adamw(
-            lambda step: factor * rate(step),
+            scaled,
             b1=optim.beta1,
             b2=optim.beta2,
             eps=optim.epsilon,
@@ -65,7 +71,7 @@ def from_config(config: ConfigDict, images: int) -> optax.GradientTransformation
             mask=decayed,
         )
 
-    by_group = {group: adamw(factor) for group, factor in factors(optim).items()}
+    by_group = {group: rule(factor) for group, factor in factors(optim).items()}
     groups = optax.partition({**by_group, FROZEN: optax.set_to_zero()}, functools.partial(labels, config))
     return optax.chain(optax.clip_by_global_norm(optim.clip), groups)
 

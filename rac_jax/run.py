@@ -121,11 +121,12 @@ class Run:
         return feed.feed(self.config, self.retriever, self.mesh, self.dataset, batches, split=split, training=training)
 
     def memory_record(self) -> dict[str, Any]:
-        """Which memory this is: its fingerprint, and the rows of its enabled sources."""
+        """Which memory this is: its fingerprint, the rows of its enabled sources, and the offset of new classes."""
         if self.retriever is None:
-            return {"memory": None, "sources": {}}
+            return {"memory": None, "sources": {}, "offset": 0.0}
         found = self.retriever.memory.manifest
-        return {"memory": found.fingerprint, "sources": {s.name: s.rows for s in found.sources if s.state == ENABLED}}
+        rows = {source.name: source.rows for source in found.sources if source.state == ENABLED}
+        return {"memory": found.fingerprint, "sources": rows, "offset": float(self.retriever.knowledge.offset)}
 
     def read_weights(self) -> dict[str, np.ndarray]:
         """The arrays of the weights files of B and T, by the model's paths."""
@@ -160,6 +161,7 @@ def _model(config: ConfigDict, num_classes: int, key_width: int, tokenizer: Toke
     settings = VoiceSettings(
         speaking=configs.voices(config),
         fusion=m.fusion,
+        weights=tuple(m.weights[voice] for voice in configs.voices(config)),
         scale=m.scale,
         temperature=m.vote.temperature,
         tau=m.vote.tau,

@@ -16,7 +16,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, evaluate, losses, optimizer, sharding
+from rac_jax import calibrate, data, evaluate, losses, optimizer, sharding
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline, record
 from rac_jax.models.voices import LeftOut, Neighbours
@@ -46,6 +46,7 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
             else:
                 state = initial_state(run, tx)
                 board.config(workdirs.plain(config))
+            run = run.with_offset(_offset(run, checkpoints, first, last))
             if first < last:
                 checkpoints.require_space(like)
                 step, progress = compiled_step(run, tx), Progress.start(run, workdir, first, last)
@@ -61,6 +62,16 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
                 checkpoints.save(0, state, run.memory_record())
             if evaluated:
                 evaluate.evaluate(run, state.params, state.stats, max(first, last), config.eval.split, workdir, board)
+
+
+def _offset(run: Run, checkpoints: Checkpoints, first: int, last: int) -> float:
+    """The offset of classes without training: of the checkpoint, or found now if the config asks for it."""
+    if first:
+        return checkpoints.run_info(first).get("offset", 0.0)
+    if not (run.config.train.calibrate_new and last and run.retriever):
+        return 0.0
+    keys = feed.keys_of(run.config, run.retriever, run.mesh, run.dataset, "train")
+    return calibrate.offset(run, keys, run.dataset.split("train").labels)
 
 
 def last_step(run: Run, state: "State") -> int:
@@ -133,8 +144,10 @@ def make_train_step(
         left_out = LeftOut(labels, found["inside"]) if found else None
         arguments = batch.get("image"), Neighbours.of(found), knowledge
         logits = model(*arguments, train=True, keys=batch["key"], left_out=left_out)
-        answer = logits[model.output][:, : len(class_counts)]  # classes that only the memory has are not trained
-        loss = mean(losses.general(answer, labels, terms, config.loss.smoothing), mask)
+        loss = jnp.float32(0.0)
+        for voice in model.trained:
+            answer = logits[voice][:, : len(class_counts)]  # classes that only the memory has are not trained
+            loss += mean(losses.general(answer, labels, terms, config.loss.smoothing), mask)
         right = {f"accuracy_{branch}": mean(_right(values, labels), mask) for branch, values in logits.items()}
         return loss, ({"loss": loss, **right}, parameters.split(model)[2])
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 # A small file system of our own, in a name space of our own; then the command given.
 SMALL_DISK = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
 TINY = (
-    "--config=configs/demo.py:base", "--config.model.base.name=vit_ti16", "--config.model.base.weights=",
+    "--config=configs/digits.py:base", "--config.model.base.name=vit_ti16", "--config.model.base.weights=",
     "--config.model.base.width=128", "--config.model.base.depth=1", "--config.model.base.heads=2",
     "--config.model.base.patch=16", "--config.data.image_size=32",
     "--config.train.steps=40", "--config.checkpoint.every=10", "--config.checkpoint.keep=1",

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import demo, inat, places
+from configs import demo, digits, inat, places
 from rac_jax import config as configs
 from rac_jax import optimizer, train
 from rac_jax.config import ConfigError, changed, difference, field, options, validate
@@ -193,7 +193,7 @@ def test_fields_that_change_no_number_may_change_between_starts():
     assert changed(old.to_dict(), new.to_dict()) == {"train.batch_size": (200, 100), "seed": (0, 7)}
 
 
-@pytest.mark.parametrize("module", [demo, places, inat])
+@pytest.mark.parametrize("module", [demo, digits, places, inat])
 def test_variants(module):
     for variant in module.VARIANTS:
         validate(module.get_config(variant), devices=1)

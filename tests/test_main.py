@@ -26,12 +26,12 @@ def command(*arguments, devices=1):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--config=configs/demo.py", "--config.train.step=3"], "train.step"),
-        (["--config=configs/demo.py", "--config.train.steps=many"], "steps"),
-        (["--config=configs/demo.py", "--config.memory.k=500"], "config.memory.k is 500"),
-        (["--config=configs/demo.py:nonsense"], "there are :base"),
+        (["--config=configs/digits.py", "--config.train.step=3"], "train.step"),
+        (["--config=configs/digits.py", "--config.train.steps=many"], "steps"),
+        (["--config=configs/digits.py", "--config.memory.k=500"], "config.memory.k is 500"),
+        (["--config=configs/digits.py:nonsense"], "there are :base"),
         (["--config=configs/none.py"], "configs/none.py"),
-        (["--config=configs/demo.py", "--mode=eval"], "holds no checkpoints"),
+        (["--config=configs/digits.py", "--mode=eval"], "holds no checkpoints"),
         (["--config=configs/places.py"], "config.data.root"),
         (["--config=configs/inat.py:384"], "config.data.root"),
         ([], "--config"),
@@ -46,7 +46,7 @@ def test_mistakes_get_one_clear_message_and_no_stack_trace(arguments, message, t
 
 
 def test_a_batch_in_more_parts_than_a_device_has_of_it(tmp_path):
-    arguments = ["--config=configs/demo.py", "--config.train.batch_size=30", "--config.train.accumulate=5"]
+    arguments = ["--config=configs/digits.py", "--config.train.batch_size=30", "--config.train.accumulate=5"]
     done = command(*arguments, f"--workdir={tmp_path}", devices=8)
     assert done.returncode == 1
     assert "config.train.accumulate is 5; it must be at most 4, a device's share of the batch" in done.stderr
@@ -59,7 +59,7 @@ def test_train_and_then_evaluate_another_split_and_start_anew_with_what_was_comp
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.0")
     monkeypatch.setenv("JAX_DEBUG_LOG_MODULES", "jax._src.compiler")
     tiny = [
-        "--config=configs/demo.py:base", f"--workdir={tmp_path}/run", "--config.model.base.name=vit_ti16",
+        "--config=configs/digits.py:base", f"--workdir={tmp_path}/run", "--config.model.base.name=vit_ti16",
         "--config.model.base.weights=", "--config.model.base.width=32", "--config.model.base.depth=1",
         "--config.model.base.heads=2",
         "--config.data.image_size=32", "--config.train.steps=3",

@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from configs import demo
+from configs import digits
 from rac_jax.config import difference
 
 TINY_VIT = {"width": 32, "depth": 2, "heads": 2, "patch": 8}
@@ -14,7 +14,7 @@ def config(variant: str = "", devices: int = 8) -> ConfigDict:
 
     E has its published weights: keys of random weights are nearly equal, so that rounding would decide their order.
     """
-    c = demo.get_config(variant)
+    c = digits.get_config(variant)
     c.model.base.update(name="vit_ti16", weights="", **TINY_VIT)
     c.model.encoder.depth = 5
     c.model.text.update(TINY_TEXT)
@@ -32,5 +32,5 @@ def config(variant: str = "", devices: int = 8) -> ConfigDict:
 
 def arguments(config: ConfigDict, variant: str = "") -> list[str]:
     """The command-line flags that make this config out of the demo."""
-    changed = difference(demo.get_config(variant).to_dict(), config.to_dict())
-    return [f"--config=configs/demo.py:{variant}", *(f"--config.{name}={new}" for name, (_, new) in changed.items())]
+    changed = difference(digits.get_config(variant).to_dict(), config.to_dict())
+    return [f"--config=configs/digits.py:{variant}", *(f"--config.{name}={new}" for name, (_, new) in changed.items())]

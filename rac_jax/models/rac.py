@@ -22,7 +22,6 @@ from rac_jax.models.voices import Knowledge, LeftOut, Neighbours, unit
 
 VOICES = ("base", "text", "vote", "prototype")
 FUSED = "rac"
-FIRST_WEIGHTS = {"base": 1.0, "text": 1.0, "vote": 0.5, "prototype": 1.0}  # of the voices in fusion="sum"
 
 Logits = dict[str, jax.Array]  # by voice, and FUSED where there are several; [B, L] float32
 
@@ -52,6 +51,7 @@ class VoiceSettings:
 
     speaking: tuple[str, ...] = ("base", "text")
     fusion: str = "paper"  # paper | sum
+    weights: tuple[float, ...] = (1.0, 1.0)  # of the voices in the sum
     scale: str = "sqrt"  # of the paper's fusion: paper | sqrt | learned
     temperature: float = 0.05
     tau: float = 1.0
@@ -95,9 +95,6 @@ class RAC(nnx.Module):
             self.prototype = voices.Prototype(
                 key_width, num_classes, scale=settings.prototype_scale, rank=settings.prototype_rank, rngs=rngs
             )
-        if settings.fusion == "sum" and len(settings.speaking) > 1:
-            weights = [FIRST_WEIGHTS[name] for name in settings.speaking]
-            self.voice_weights = nnx.Param(jnp.array(weights, jnp.float32))
         if settings.scale == "learned" and settings.fusion == "paper" and self.output == FUSED:
             self.logit_scale = nnx.Param(jnp.log(jnp.float32(self.fixed_scale)))
 
@@ -106,6 +103,17 @@ class RAC(nnx.Module):
         """The logits that are trained and that answer: of the only voice, or fused."""
         speaking = self.settings.speaking
         return speaking[0] if len(speaking) == 1 else FUSED
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The logits that a loss is taken of.
+
+        In the sum each voice is trained by itself. Trained through the sum, a voice relies on the others, and edits of
+        the memory do harm. The vote learns nothing.
+        """
+        if self.settings.fusion == "paper" or len(self.settings.speaking) == 1:
+            return (self.output,)
+        return tuple(voice for voice in self.settings.speaking if voice != "vote")
 
     def __call__(
         self,
@@ -151,10 +159,11 @@ class RAC(nnx.Module):
         if self.settings.fusion == "paper":
             return fuse(logits["text"], logits["base"], self.scale())
         classes = max(values.shape[1] for values in logits.values())
-        total = sum(
+        weighted = [
             weight * voices.extended(logits[voice], classes)
-            for voice, weight in zip(self.settings.speaking, self.voice_weights[...], strict=True)
-        )
+            for voice, weight in zip(self.settings.speaking, self.settings.weights, strict=True)
+        ]
+        total = functools.reduce(jnp.add, weighted)
         return _with_offset(total, knowledge, min(values.shape[1] for values in logits.values()))
 
     def probabilities(self, logits: Logits) -> Logits:

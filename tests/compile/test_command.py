@@ -97,7 +97,7 @@ def test_the_sizes_of_tokenizers_are_right():
 
 
 SMALL = [
-    "--config=configs/demo.py:base", "--config.model.base.name=vit_ti16", "--config.model.base.weights=",
+    "--config=configs/digits.py:base", "--config.model.base.name=vit_ti16", "--config.model.base.weights=",
     "--config.model.base.width=32", "--config.model.base.depth=1", "--config.model.base.heads=2",
 ]  # fmt: skip
 
@@ -115,7 +115,7 @@ def command(*arguments):
 def test_the_command_on_simulated_devices():
     done = command(*SMALL, "--target=cpu:2")
     assert done.returncode == 0, done.stderr
-    assert "demo_base on 2 × cpu: batch 32" in done.stdout and "all-reduce" in done.stdout
+    assert "digits_base on 2 × cpu: batch 32" in done.stdout and "all-reduce" in done.stdout
 
 
 @pytest.mark.parametrize("target", ["a100:2", "v5e:4"])

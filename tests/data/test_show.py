@@ -46,6 +46,6 @@ def test_contact_sheet_shows_the_images():
     ],
 )
 def test_an_error_of_the_command_is_one_message(arguments: list[str], message: str):
-    command = [sys.executable, "-m", "rac_jax.data", "--config=configs/demo.py", *arguments]
+    command = [sys.executable, "-m", "rac_jax.data", "--config=configs/digits.py", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and done.stderr.startswith(message) and "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ from absl import app
 from absl.testing import flagsaver
 from PIL import Image
 
-from configs import demo
+from configs import digits
 from rac_jax.memory import __main__ as commands
 from rac_jax.memory import index, manifest, store
 
@@ -34,7 +34,7 @@ def command(monkeypatch, capsys):
 
 @pytest.fixture
 def config():
-    c = demo.get_config()
+    c = digits.get_config()
     c.data.image_size = 16
     c.model.encoder.name, c.model.encoder.weights = "vit_ti16", ""
     c.model.encoder.update(width=32, depth=1, heads=2, patch=8)

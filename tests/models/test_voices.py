@@ -96,7 +96,8 @@ def test_the_only_row_of_a_class_is_kept_in_training_and_gradients_are_finite(pr
 
 
 def model(speaking, **settings):
-    described = rac.VoiceSettings(speaking=speaking, fusion="sum", **settings)
+    weights = tuple({"base": 1.0, "vote": 0.5, "prototype": 1.0}[voice] for voice in speaking)
+    described = rac.VoiceSettings(speaking=speaking, fusion="sum", weights=weights, **settings)
     return rac.RAC(None, None, num_classes=2, key_width=3, settings=described, rngs=nnx.Rngs(0))
 
 

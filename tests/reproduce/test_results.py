@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import demo
+from configs import digits
 from rac_jax.reproduce import page, results, runs
 from rac_jax.reproduce.runs import Result
 from rac_jax.reproduce.tables import TABLES, Row, Table
@@ -91,7 +91,7 @@ def test_names_and_reasons_are_escaped():
 
 
 def test_the_page_of_all_tables(tmp_path):
-    config = demo.get_config()
+    config = digits.get_config()
     config.name = "<script>"
     experiment = runs.Experiment(tmp_path, ["--config=<script>"], config, "test")
     found = {"CE": [Result({"all": 12.5})] * 2, "RAC": "not run: <script>"}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import demo
+from configs import digits
 from rac_jax import config as configs
 from rac_jax.reproduce import runs
 from rac_jax.reproduce.tables import TABLES, Row
@@ -64,7 +64,7 @@ def test_results_of_another_config_or_flag_are_not_taken(tmp_path):
     """Before, the folder of a row knew the fields of the row alone."""
 
     def folder(kind="main", **changed):
-        config = demo.get_config()
+        config = digits.get_config()
         with config.unlocked():
             config.update_from_flattened_dict({name.replace("__", "."): value for name, value in changed.items()})
         experiment = runs.Experiment(tmp_path, [], config, "test")
@@ -87,7 +87,7 @@ def test_results_of_other_data_are_not_taken(tmp_path):
             Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / name / f"{number}.png")
 
     def folder():
-        config = demo.get_config()
+        config = digits.get_config()
         config.data.name, config.data.root = "folder", str(tmp_path / "images")
         return runs.Experiment(tmp_path, [], config, "test").workdir(TABLES["main"], row_of("main", "RAC"), 0)
 
@@ -110,7 +110,7 @@ def evaluated(experiment, table, row, accuracy):
 def test_a_run_that_another_process_has_started_is_waited_for(tmp_path, capsys):
     """Before, the second one said "in use", left the row out and overwrote the log."""
     table, row = TABLES["main"], row_of("main", "RAC")
-    experiment = runs.Experiment(tmp_path, ["--no_such_flag"], demo.get_config(), "test")
+    experiment = runs.Experiment(tmp_path, ["--no_such_flag"], digits.get_config(), "test")
     workdir = experiment.workdir(table, row, 0)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         with runs.locked(workdir):
@@ -143,7 +143,7 @@ def test_a_log_is_continued_and_its_last_error_is_the_reason(tmp_path):
 
 
 def test_a_damaged_result_is_named(tmp_path):
-    experiment, table, row = runs.Experiment(tmp_path, [], demo.get_config(), "test"), TABLES["main"], Row("a", {})
+    experiment, table, row = runs.Experiment(tmp_path, [], digits.get_config(), "test"), TABLES["main"], Row("a", {})
     evaluated(experiment, table, row, 0.5)
     assert runs.known(experiment, table, row, 0).figures == {"all": 50}
     for content in ("", "[]", "{}", '{"voices": {}}', '{"voices": {"rac": 3}}'):
@@ -163,7 +163,7 @@ def test_the_papers_columns_give_its_all():
 
 
 def test_rows_share_a_memory_where_they_can(tmp_path):
-    experiment = runs.Experiment(tmp_path, [], demo.get_config(), "test")
+    experiment = runs.Experiment(tmp_path, [], digits.get_config(), "test")
 
     def folders(name, seed=0):
         return [experiment.fields(TABLES[name], row, seed).get("memory.dir") for row in TABLES[name].rows]
@@ -180,7 +180,7 @@ def test_rows_share_a_memory_where_they_can(tmp_path):
 
 
 def test_a_row_that_cannot_be_run_says_why(tmp_path):
-    experiment = runs.Experiment(tmp_path, ["--config=configs/demo.py"], demo.get_config(), "test")
+    experiment = runs.Experiment(tmp_path, ["--config=configs/digits.py"], digits.get_config(), "test")
     row = Row("nowhere", {"model.encoder.weights": str(tmp_path / "nowhere.npz")})
     with pytest.raises(runs.RowFailed, match=r"^'.*nowhere\.npz' is neither a file nor .* \(see "):
         runs.result(experiment, TABLES["index"], row, 0)
@@ -246,7 +246,14 @@ def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
 
 
 def test_a_row_that_does_not_exist_is_an_error_that_lists_the_rows():
-    command = [sys.executable, "-m", "rac_jax.reproduce", "fusion", "--config=configs/demo.py", "--rows=paper,nowhere"]
+    command = [
+        sys.executable,
+        "-m",
+        "rac_jax.reproduce",
+        "fusion",
+        "--config=configs/digits.py",
+        "--rows=paper,nowhere",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.strip() == 'error: --rows: there is no row \'nowhere\'; the rows are "paper", "sqrt", "learned"'
@@ -254,8 +261,8 @@ def test_a_row_that_does_not_exist_is_an_error_that_lists_the_rows():
 
 @pytest.mark.slow
 def test_all_tables_are_collected_without_a_run_when_every_run_is_there(tmp_path):
-    arguments = ["--config=configs/demo.py", "--config.train.steps=4"]
-    config = demo.get_config()
+    arguments = ["--config=configs/digits.py", "--config.train.steps=4"]
+    config = digits.get_config()
     config.train.steps = 4
     experiment = runs.Experiment(tmp_path, arguments, config, "test")
     for number, table in enumerate(TABLES.values()):

@@ -85,7 +85,7 @@ def test_a_signal_outside_the_loop_is_one_line_and_exit_code_75(number):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_the_imports_too(number):
-    process = start(["-X", "importtime", "-m", "rac_jax.main", "--config=configs/demo.py"])
+    process = start(["-X", "importtime", "-m", "rac_jax.main", "--config=configs/digits.py"])
     while "rac_jax.config" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(number)
