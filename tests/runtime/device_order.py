@@ -39,7 +39,7 @@ def make_config():
 
 
 def keys_and_neighbours(folder: Path, mesh: Mesh | None = None) -> dict[str, np.ndarray]:
-    """The keys of the digits' training images, and the rows that lookup=cached finds for them."""
+    """The keys of the digits' training images in a memory; keys and neighbours of test images by lookup=cached."""
     config, dataset = make_config(), digits.load(0)
     mesh = mesh or sharding.make_mesh(config)
     encoder = Encoder(encode, {}, HALF, 16)
@@ -55,10 +55,11 @@ def keys_and_neighbours(folder: Path, mesh: Mesh | None = None) -> dict[str, np.
         cache=folder / "cache",
         mean_fitting=0.0,
         train_fingerprint=dataset.fingerprint("train"),
-        row_class=jnp.zeros(0, jnp.int32),
+        knowledge=None,
     )
-    found = feed._find(config, retriever, mesh, dataset, "train", training=False)
-    return {"keys": np.array(memory.keys), "rows": found.rows}
+    keys = feed.keys_of(config, retriever, mesh, dataset, "test")
+    rows = feed.neighbours_of(retriever, dataset, "test", keys, training=False)["rows"]
+    return {"memory": np.array(memory.keys), "keys": keys, "rows": rows}
 
 
 def main(folder: Path, address: str, process: int) -> None:

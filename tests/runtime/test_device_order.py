@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     found = keys_and_neighbours(tmp_path_factory.mktemp("expected") / "memory")
-    assert (found["rows"][:, 0] == np.arange(466)).mean() > 0.9  # the nearest to an image is the image itself
+    assert found["memory"].shape == (466, 16) and found["rows"].shape == (250, 3)
+    assert len(np.unique(found["rows"][:, 0])) > 50  # images have neighbours of their own
     return found
 
 
@@ -35,8 +36,8 @@ def test_one_process_whose_mesh_has_another_order(expected, tmp_path):
     devices = np.array(jax.devices())[[3, 7, 0, 5, 1, 6, 2, 4]].reshape(4, 2)
     mesh = Mesh(devices, sharding.AXES, axis_types=(AxisType.Auto,) * 2)
     found = keys_and_neighbours(tmp_path / "memory", mesh)
-    np.testing.assert_array_equal(found["keys"], expected["keys"])
-    np.testing.assert_array_equal(found["rows"], expected["rows"])
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
 
 
 @pytest.mark.slow
@@ -56,5 +57,5 @@ def test_two_processes_whose_devices_are_listed_in_turn(expected, tmp_path):
         for process in started:
             process.kill()
     found = np.load(tmp_path / "found.npz")
-    np.testing.assert_array_equal(found["keys"], expected["keys"])
-    np.testing.assert_array_equal(found["rows"], expected["rows"])
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
