@@ -9,7 +9,7 @@
     python -m rac_jax.main --config=configs/demo.py:ce          # the paper's RAC under cross-entropy
     python -m rac_jax.main --config=configs/demo.py:balce       # the paper's RAC under balanced cross-entropy
 
-Data: `groceries`, photos of 14 kinds of fruit on supermarket shelves (Grocery Store Dataset, Klasson et al., WACV 2019),
+Data: `groceries`, photos of 14 kinds of fruit on shelves (Grocery Store Dataset, Klasson et al., WACV 2019),
 297 training images falling from 60 to 4 a class, 661 test images. The split `more` holds 295 further images, to be
 added to the memory. E (and B): EfficientNet-Lite0 (ImageNet) at 224 pixels. T: a small CLIP text transformer from
 scratch. Hardware: 2 CPU cores. Costs and results: RESULTS.md.
