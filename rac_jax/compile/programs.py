@@ -32,6 +32,7 @@ SIZES = {
     "cifar100_lt": (100, 10_847),
     "cifar10_lt": (10, 12_406),
     "digits": (10, 466),
+    "groceries": (14, 297),
 }
 # Vocabulary and length of T's input by config.model.text.name.
 VOCABULARIES = {
