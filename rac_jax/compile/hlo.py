@@ -11,7 +11,7 @@ BITS = {"pred": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c128
 # These move nothing themselves.
 FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
-    "optimization-barrier", "while", "call", "conditional",
+    "optimization-barrier", "while", "call", "conditional", "async-start",
 }  # fmt: skip
 
 _SHAPE = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](\{[^}]*\})?")
@@ -65,9 +65,12 @@ def traffic(text: str) -> int:
         kept = instruction.shape
         if instruction.opcode == "custom-call":
             kept = re.sub(r"\bs8\[\d+\]", "", kept)  # the workspace of a library's matrix product
+        if instruction.opcode == "slice-start":
+            kept = _second(kept).replace("S(1)", "")  # only the slice is read
         sizes[instruction.name] = size(kept)
         if instruction.opcode not in FREE and not instruction.opcode.endswith("-done"):
-            operands = sum(sizes.get(name, 0) for name in instruction.operands)
+            inside = instruction.opcode.endswith("-start") and instruction.shape.startswith("(")  # with its operands
+            operands = 0 if inside else sum(sizes.get(name, 0) for name in instruction.operands)
             total += times * (sizes[instruction.name] + operands)
     return total
 

@@ -73,3 +73,16 @@ def test_sizes_of_shapes():
     assert hlo.size("bf16[2,3]{1,0}") == 12
     assert hlo.size("(f32[], s8[5], pred[7])") == 4 + 5 + 7
     assert hlo.size("f32[8]{0:T(128)S(1)}") == 0
+
+
+def test_copies_into_on_chip_memory_read_their_source_once():
+    text = """\
+ENTRY %main (p: f32[256,4]) -> f32[256,4] {
+  %p = f32[256,4]{1,0} parameter(0)
+  %copy-start = (f32[256,4]{1,0:T(8,128)S(1)}, f32[256,4]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%p)
+  %copy-done = f32[256,4]{1,0:T(8,128)S(1)} copy-done(%copy-start)
+  %slice-start = ((f32[256,4]{1,0:T(8,128)}), f32[64,4]{1,0:T(8,128)S(1)}, s32[]{:S(2)}) slice-start(%p), slice={[0:64], [0:4]}
+  %slice-done = f32[64,4]{1,0:T(8,128)S(1)} slice-done(%slice-start)
+}
+"""
+    assert hlo.traffic(text) == (4096 + 4) + 1024  # what is copied, with the 4 bytes of its handle, and the slice
