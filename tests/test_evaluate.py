@@ -1,0 +1,152 @@
+"""The voices of a whole run: on any number of devices, by any lookup, and after edits of the memory."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rac_jax import config as configs
+from rac_jax import evaluate, predict, train
+from rac_jax.memory import columns, edit, manifest, store
+from rac_jax.runtime import workdirs
+from tests import tiny
+
+
+def instant(devices=1, **fields):
+    c = tiny.config(devices=devices)
+    configs.instant(c)
+    c.memory.k, c.train.batch_size, c.train.epochs = 9, 64, 2.0
+    for name, value in fields.items():
+        c.memory[name] = value
+    return c
+
+
+def table(workdir, split="test"):
+    return json.loads((workdir / "eval" / f"{split}.json").read_text())
+
+
+def answers(config, workdir):
+    """What each voice says about the test images: label and probability."""
+    run, params, stats, _ = evaluate.restore(config, workdir, None)
+    _, predicted = evaluate.answers(run, params, stats, "test")
+    return {voice: (votes.label, votes.probability) for voice, votes in predicted.votes.items()}, predicted, run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on keys: its folder, and what its voices say."""
+    workdir = tmp_path_factory.mktemp("instant")
+    config = instant()
+    train.train(config, workdir)
+    return workdir, answers(config, workdir)[0]
+
+
+@pytest.fixture
+def copy(trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_no_image_is_decoded_in_training_and_the_voices_beat_the_nearest_neighbour(trained):
+    workdir, said = trained
+    result = table(workdir)
+    assert list(result["voices"]) == ["rac", "vote", "prototype"] and list(said) == list(result["voices"])
+    classes = json.loads((workdir / "eval" / "test_classes.json").read_text())
+    nearest = sum(classes["nearest"]["correct"]) / 250
+    assert result["voices"]["vote"]["all"] > nearest - 0.02 and result["voices"]["prototype"]["all"] > 0.5
+    assert -12 <= result["offset"] <= 3
+
+
+@pytest.mark.parametrize("lookup", ["pipelined", pytest.param("callback", marks=pytest.mark.slow)])
+def test_any_lookup_on_eight_devices_gives_the_same_answers(trained, copy, lookup):
+    config, expected = instant(devices=8, lookup=lookup), trained[1]
+    workdirs.write_config(config, copy)  # as if it had been trained so
+    run, params, stats, _ = evaluate.restore(config, copy, None)
+    _, predicted = evaluate.answers(run, params, stats, "test")
+    for voice, (labels, probabilities) in expected.items():
+        votes = predicted.votes[voice]
+        assert (votes.label == labels).mean() > 0.98, voice
+        np.testing.assert_allclose(votes.probability, probabilities, atol=0.02)
+
+
+@pytest.mark.parametrize("index", ["device", pytest.param("flat", marks=pytest.mark.slow)])
+def test_any_index_gives_the_same_votes(trained, tmp_path, index):
+    config = instant(index=index, device_dtype="float32", lookup="callback")
+    config.train.epochs = 0.0
+    train.train(config, tmp_path)
+    expected = trained[1]["vote"]
+    found = answers(config, tmp_path)[0]["vote"]
+    assert (found[0] == expected[0]).mean() > 0.98
+
+
+def test_without_training_a_run_is_saved_and_answers(tmp_path):
+    config = instant()
+    config.train.epochs, config.model.voices = 0.0, "vote"
+    train.train(config, tmp_path)
+    result = table(tmp_path)
+    assert result["step"] == 0 and list(result["voices"]) == ["vote"]
+    assert answers(config, tmp_path)[1].right("vote").mean() == pytest.approx(result["voices"]["vote"]["all"])
+
+
+def add_rows(folder, keys, labels, source="more"):
+    with edit.editing(folder) as editor:
+        editor.start(source, rows=len(keys), fingerprint=source, origin="test")
+        editor.append(np.asarray(keys, np.float32))
+        images, classes = [f"{source}/{i}" for i in range(len(keys))], sorted(set(labels))
+        numbers = np.array([classes.index(label) for label in labels], np.int32)
+        editor.finish(columns.make(pa.array(labels), images, numbers), classes)
+
+
+def test_a_class_that_only_the_memory_has_is_answered_and_goes_with_its_rows(trained, copy):
+    config, before = instant(), trained[1]
+    run, *_ = evaluate.restore(config, copy, None)
+    nines = np.flatnonzero(run.dataset.split("test").labels == 9)
+    keys = np.load(next((copy / "neighbours").glob("keys_test-*.npz")))["keys"]
+    add_rows(copy / "memory", keys[nines], ["the ninth"] * len(nines))  # under another name: a new class
+    said, _, run = answers(config, copy)
+    assert run.classes.names[-1] == "the ninth" and run.classes.trained == 10
+    new = said["vote"][0][nines] == 10
+    assert new.mean() > 0.5
+    assert table(copy)["classes"] == 10  # written before the edit
+    evaluate.evaluate_checkpoint(config, copy, step=None, split="test")
+    assert table(copy)["classes"] == 11 and "new" not in table(copy)["voices"]["rac"]  # no test image has that label
+    with edit.editing(copy / "memory") as editor:
+        editor.set_state("more", manifest.REMOVED)
+    after = answers(config, copy)[0]
+    for voice in before:
+        np.testing.assert_array_equal(after[voice][0], before[voice][0])
+        np.testing.assert_allclose(after[voice][1], before[voice][1], rtol=1e-5)
+
+
+def test_rows_added_to_a_class_move_its_prototype_and_its_count(trained, copy):
+    config = instant()
+    memory = store.read(copy / "memory")
+    rows = np.flatnonzero(memory.label_of == 9)
+    add_rows(copy / "memory", np.asarray(memory.keys[rows]), ["9"] * len(rows))
+    run, *_ = evaluate.restore(config, copy, None)
+    assert float(run.knowledge.counts[9]) == 2 * len(rows)
+    np.testing.assert_allclose(run.knowledge.sums[9], 2 * memory.class_sums()[9], rtol=1e-5)
+
+
+def test_predict_names_labels_of_voices_and_neighbours(trained, tmp_path):
+    from PIL import Image
+
+    workdir, _ = trained
+    run, params, stats, _ = evaluate.restore(instant(), workdir, None)
+    Image.fromarray(run.dataset.split("test").images[0]).save(tmp_path / "zero.png")
+    (answer,) = predict.predict(run, params, stats, [tmp_path / "zero.png"])
+    assert set(answer["voices"]) == {"rac", "vote", "prototype"} and answer["label"] in run.classes.names
+    assert all(n["supports"] == (n["label"] == answer["label"]) for n in answer["neighbours"])
+
+
+@pytest.mark.parametrize("voices", [pytest.param("base+vote", marks=pytest.mark.slow), "base+text+prototype"])
+def test_other_voices_train_together(tmp_path, voices):
+    config = tiny.config(devices=8)
+    config.model.voices, config.model.fusion, config.memory.k = voices, "sum", 5
+    config.train.steps = 2
+    train.train(config, tmp_path)
+    assert list(table(tmp_path)["voices"]) == ["rac", *voices.split("+")]
+    assert all(np.isfinite(list(jax.tree.leaves(table(tmp_path)["voices"]))))
