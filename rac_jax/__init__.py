@@ -1,13 +1,15 @@
-"""Retrieval Augmented Classification: a classifier with an external memory.
+"""Retrieval Augmented Classification: an image classifier with an external memory.
 
-    image ──► B ───────────────────────────────────────────► base logits ──────┐
-      │                                                                        ├─► fused logits
-      └─────► E ──► key ──► index ──► neighbours ──► texts ──► T ──► retrieval ┘
+    image ──► B ──────────────────────────────────────────────► base ───────┐
+      │                                                                     │
+      └─────► E ──► key ──► memory ──► neighbours ──► texts ──► T ──► text ─┼─► fusion ──► answer
+                     │         │           └───────► labels ───────► vote ──┤
+                     └─────────┴──► class means ───────────────► prototype ─┘
 
-data/ makes batches of images; memory/ holds the keys and texts of pre-encoded images and looks
-neighbours up; feed.py brings the two together; models/ has B and E (image encoders), T (text encoders)
-and their fusion; weights/ reads the files of other projects. train.py and evaluate.py put them together,
-and main.py starts either.
+data/ makes batches of images. memory/ keeps rows of (key, label, text). retrieval/ finds the neighbours of an image: E,
+the lookup, and the texts as tokens. models/ has B and E (image encoders), T (text encoders), the voices and their fusion.
+weights/ reads files of other projects. run.py puts these together; train.py, evaluate.py and predict.py use them, and
+main.py is the command line.
 """
 
 from rac_jax.runtime import starting
