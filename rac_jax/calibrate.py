@@ -24,7 +24,7 @@ from rac_jax.runtime import processes
 from rac_jax.weights import parameters
 
 LEFT_OUT = 0.2  # share of the classes, and of each class's images
-OFFSETS = np.arange(-12.0, 3.01, 0.5)
+OFFSETS = np.arange(-8.0, 2.01, 0.25)
 MOST = 20_000  # images that are used
 
 

@@ -51,8 +51,10 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
 
     c.model = ConfigDict()
     c.model.voices = "base+text"  # what answers, joined by "+": base, text, vote, prototype; see rac_jax/models/rac.py
-    c.model.fusion = "paper"  # of several voices: paper (unit norms; base+text only) | sum (of log-probabilities)
-    c.model.weights = ConfigDict()  # of the voices in fusion "sum"
+    c.model.fusion = (
+        "paper"  # of several voices: paper (unit norms; base+text only) | sum (weighted mean of log-probabilities)
+    )
+    c.model.weights = ConfigDict()  # of the voices in fusion "sum"; only their ratios matter
     c.model.weights.update(base=1.0, text=1.0, vote=0.5, prototype=1.0)
     c.model.base = _encoder("vit_b16")  # B, trained; the name "keys" means B = E: its head reads E's keys
     c.model.encoder = _encoder("vit_b16")  # E, frozen

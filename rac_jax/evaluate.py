@@ -20,7 +20,7 @@ from rac_jax.data.dataset import Dataset
 from rac_jax.metrics import Counts
 from rac_jax.models.rac import FUSED, VOICES
 from rac_jax.models.voices import Neighbours
-from rac_jax.report import gallery, predictions, tables
+from rac_jax.report import gallery, plots, predictions, tables
 from rac_jax.report.predictions import Predictions, Votes
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.run import Run
@@ -86,6 +86,7 @@ def evaluate(
         "images": len(predicted),
         "classes": len(run.classes),
         "voices": accuracy,
+        "calibration_error": calibration_errors(predicted),
         **run.memory_record(),
     }
     note = ""
@@ -100,8 +101,21 @@ def evaluate(
         predictions.write(workdir / "eval" / f"{split}_predictions.arrow", predicted)
         gallery.draw(run, counts, predicted, split, step, workdir / "report" / split, board)
         title = f"{split}: {len(predicted)} images, step {step}, accuracy in %"
-        print(f"\n{title}\n{tables.accuracy_table(accuracy | nearest)}\n{note}")
+        print(f"\n{title}\n{tables.accuracy_table(accuracy | nearest)}\n{note}{_calibration(result)}")
     return accuracy
+
+
+def calibration_errors(predicted: Predictions) -> dict[str, float]:
+    """The expected calibration error (ECE) of each voice, as a share."""
+    return {
+        voice: plots.calibration_error(votes.probability, predicted.right(voice))
+        for voice, votes in predicted.votes.items()
+    }
+
+
+def _calibration(result: dict[str, Any]) -> str:
+    errors = ", ".join(f"{voice} {100 * error:.1f}" for voice, error in result["calibration_error"].items())
+    return f"calibration error (ECE) in %: {errors}\n"
 
 
 def count(run: Run, params: Any, stats: Any, split: str) -> dict[str, Counts]:

@@ -51,7 +51,7 @@ class VoiceSettings:
 
     speaking: tuple[str, ...] = ("base", "text")
     fusion: str = "paper"  # paper | sum
-    weights: tuple[float, ...] = (1.0, 1.0)  # of the voices in the sum
+    weights: tuple[float, ...] = (1.0, 1.0)  # of the voices in the sum; only their ratios matter
     scale: str = "sqrt"  # of the paper's fusion: paper | sqrt | learned
     temperature: float = 0.05
     tau: float = 1.0
@@ -159,9 +159,10 @@ class RAC(nnx.Module):
         if self.settings.fusion == "paper":
             return fuse(logits["text"], logits["base"], self.scale())
         classes = max(values.shape[1] for values in logits.values())
+        shares = [weight / sum(self.settings.weights) for weight in self.settings.weights]
         weighted = [
-            weight * voices.extended(logits[voice], classes)
-            for voice, weight in zip(self.settings.speaking, self.settings.weights, strict=True)
+            share * voices.extended(logits[voice], classes)
+            for voice, share in zip(self.settings.speaking, shares, strict=True)
         ]
         total = functools.reduce(jnp.add, weighted)
         return _with_offset(total, knowledge, min(values.shape[1] for values in logits.values()))

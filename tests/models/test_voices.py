@@ -109,7 +109,7 @@ def test_fused_logits_are_a_weighted_sum_of_log_probabilities_and_new_classes_ha
     assert logits["base"].shape == (3, 2) and logits["vote"].shape == logits["prototype"].shape == (3, 3)
     base = np.concatenate([jax.nn.log_softmax(logits["base"]), np.full((3, 1), -np.log(2.0))], axis=1)
     total = base + 0.5 * jax.nn.log_softmax(logits["vote"]) + jax.nn.log_softmax(logits["prototype"])
-    np.testing.assert_allclose(logits["rac"], np.asarray(total) + np.array([[0.0, 0.0, -0.7]]), rtol=1e-5)
+    np.testing.assert_allclose(logits["rac"], np.asarray(total) / 2.5 + np.array([[0.0, 0.0, -0.7]]), rtol=1e-5)
 
 
 def test_keys_are_scaled_to_unit_length_for_cosine():
