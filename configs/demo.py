@@ -1,4 +1,4 @@
-"""Photos of fruit, long-tailed: the whole system in a few minutes on a CPU, with no download.
+"""Photos of fruit, long-tailed: memory, training and evaluation in minutes on a CPU. The requirements have the data.
 
     python -m rac_jax.main --config=configs/demo.py             # RAC+: vote and prototypes, read from the memory
     python -m rac_jax.main --config=configs/demo.py:vote        # the vote alone, without any training

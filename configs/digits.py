@@ -7,9 +7,9 @@
     python -m rac_jax.main --config=configs/digits.py:balce     # RAC under balanced cross-entropy
 
 Data: scikit-learn's digits; ten classes with 150 down to 5 training images, 25 test images each.
-B and E: EfficientNet-Lite0, pretrained on ImageNet, at 64 pixels. T: a small CLIP text transformer, from scratch. The
-words "zero" to "nine" say little, and ImageNet's features of digits are poor: see configs/demo.py for what RAC is for.
-Hardware: 2 CPU cores, 1 to 2 minutes and 2 GB.
+B and E: EfficientNet-Lite0 (ImageNet) at 64 pixels. T: a small CLIP text transformer from scratch. ImageNet features of
+digits are poor, so the memory helps little here; configs/demo.py shows what RAC is for.
+Hardware: 2 CPU cores, 1 to 2 minutes and 2 GB. Results: RESULTS.md.
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +25,7 @@ def get_config(variant: str = "") -> ConfigDict:
     c.data.name = "digits"
     c.data.image_size = 64
     c.data.crop = 1.0  # the digits fill their 8 × 8 pixels
-    c.data.flip = 0.0  # a mirrored digit is no digit
+    c.data.flip = 0.0  # a mirrored digit is not a digit
     c.data.randaugment_layers = 0
 
     c.model.base.name = c.model.encoder.name = "efficientnet_lite0"

@@ -2,10 +2,10 @@
 
     python -m rac_jax.main --config=configs/imagenet_lt.py --config.data.root=DIR
 
-DIR holds ImageNet 2012 (train/ and val/), the ImageNet-LT lists and a file with the classes' names; a
-start without any of them says which is missing. The paper has no figures for ImageNet-LT. Note that
-the AugReg weights were trained on ImageNet-21k, which contains these images.
-Hardware: written for 8 GPUs. Cost and result: not yet run.
+DIR holds ImageNet 2012 (train/ and val/), the ImageNet-LT lists and a file with the class names. If any of them is
+missing, the run stops within seconds and says which. The paper has no figures for ImageNet-LT. The AugReg weights were
+trained on ImageNet-21k, which contains these images.
+Hardware: 8 GPUs. Cost and result: not yet run.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from rac_jax import config
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """There is only the one."""
+    """The recipe; there are no variants."""
     c = config.default("imagenet_lt", variant)
     c.data.name = "imagenet_lt"
     c.data.workers = 16

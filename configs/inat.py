@@ -3,12 +3,12 @@
     python -m rac_jax.main --config=configs/inat.py --config.data.root=DIR
     python -m rac_jax.main --config=configs/inat.py:384           # at 384 × 384 pixels
     python -m rac_jax.main --config=configs/inat.py:base          # base voice only, LACE
-    python -m rac_jax.main --config=configs/inat.py:paper         # RAC with the paper's own scale, lookup and index
+    python -m rac_jax.main --config=configs/inat.py:paper         # RAC with the paper's scale, exclusion and search
 
 DIR holds the competition's images (train_val2018) and its JSON files, or the list files. Weights as in
-configs/places.py. A start without any of them says which file is missing and where it goes.
-Hardware: any number of GPUs; the paper's batch of 50 fills 1, 2, 5 or 10, and on 8 it is filled up to 56 rows, of which
-50 count. Cost and result: not yet run.
+configs/places.py. If any of them is missing, the run stops within seconds and says which file it needs and where to put
+it. Hardware: any number of GPUs; on 8 the paper's batch of 50 is padded to 56 rows.
+Cost and result: not yet run.
 """
 
 from ml_collections import ConfigDict

@@ -3,12 +3,12 @@
     python -m rac_jax.main --config=configs/places.py --config.data.root=DIR
     python -m rac_jax.main --config=configs/places.py:base        # base voice only, LACE
     python -m rac_jax.main --config=configs/places.py:text        # text voice only, LACE
-    python -m rac_jax.main --config=configs/places.py:paper       # RAC with the paper's own scale, lookup and index
+    python -m rac_jax.main --config=configs/places.py:paper       # RAC with the paper's scale, exclusion and search
 
 DIR holds the 256 × 256 images of Places365-Standard and the Places365-LT lists. Weights: AugReg's
 ViT-B/16 (ImageNet-21k) for B and E, and OpenAI's CLIP ViT-B/16 file for T, in --config.weights_dir.
-A start without any of them says which file is missing and where it goes.
-Hardware: written for 8 GPUs. Cost and result: not yet run.
+If any of them is missing, the run stops within seconds and says which file it needs and where to put it.
+Hardware: 8 GPUs (docs/scaling.md has the memory that a step needs). Cost and result: not yet run.
 """
 
 from ml_collections import ConfigDict
