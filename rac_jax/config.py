@@ -25,7 +25,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.name = "_".join(filter(None, (name, variant)))  # the run's folder is runs/<name> unless --workdir is given
     c.seed = 0  # initial weights, order of examples, augmentation, stochastic depth
     c.compiled = ""  # the folder of compiled programs; "" = ~/.cache/rac_jax/compiled, "off" = compile at every start
-    c.weights_dir = ""  # where weight files lie; "" = the environment variable RAC_JAX_WEIGHTS
+    c.weights_dir = ""  # the folder of weight files; "" = the environment variable RAC_JAX_WEIGHTS
 
     c.data = ConfigDict()
     c.data.name = "digits"  # digits, groceries, folder, table:FILE and others: see KNOWN in rac_jax/data/__init__.py
@@ -35,7 +35,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.data.imbalance = 0.0  # make training long-tailed: first class / last class; 0 = as it is
     c.data.val_share = 0.1  # held out of each class where a folder or table has no splits of its own; 0 = none
     c.data.test_share = 0.2
-    c.data.on_bad_image = "error"  # that cannot be decoded: error | skip (decodes all once, at the start)
+    c.data.on_bad_image = "error"  # an image that cannot be decoded: error | skip (decodes all once, at the start)
     c.data.seed = 0  # how a data set that is split or made long-tailed here is drawn
     c.data.image_size = 224  # what B and E see
     c.data.crop = 0.95  # evaluation: resize the shorter side to image_size / crop, then cut the centre; at most 1
@@ -105,7 +105,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.optim.learning_rate = 5e-5
     c.optim.min_learning_rate = 1e-7  # where warm-up starts and the cosine ends
     c.optim.base_learning_rate_factor = 1.0  # B's rate without its head, relative to learning_rate
-    c.optim.text_learning_rate_factor = 1.0  # T's and its head's
+    c.optim.text_learning_rate_factor = 1.0  # the rate of T and its head
     c.optim.frozen = ""  # what is not trained: a pattern for the beginning of paths, as r"base\.(stem|blocks\.[0-9]\.)"
     c.optim.warmup_epochs = 5.0
     c.optim.weight_decay = 0.02  # none on biases, norms, class token and positions

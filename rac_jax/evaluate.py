@@ -1,4 +1,4 @@
-"""Evaluation: every image of a split once; what each voice says of it, a table, files and pictures."""
+"""Evaluation: the answers of each voice for every image of a split, as a table, files and pictures."""
 
 import functools
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[Run, A
 
 
 def _data_of(config: ConfigDict, workdir: Path) -> dict[str, Any]:
-    """How a run finds its classes: by name if a voice can answer classes without training, else they must agree."""
+    """How the classes of the data are matched: by name if a voice can answer new classes, else exactly."""
     if {"vote", "prototype"} & set(configs.voices(config)) and (trained_on := record.read(workdir)):
         return {"trained_on": trained_on, "accept": functools.partial(_say_what_is_new, trained_on)}
     return {"accept": lambda dataset: record.require_classes(dataset, workdir)}
@@ -76,7 +76,7 @@ def evaluate(
     workdir: Path,
     board: TensorBoard,
 ) -> Accuracy:
-    """Evaluate a split: print the table, write `eval/<split>.json` with what it rests on, and draw `report/`."""
+    """Evaluate a split: print the table, write `eval/<split>*` and draw `report/`."""
     counts, predicted = answers(run, params, stats, split)
     accuracy = accuracies(run, counts)
     nearest = {NEAREST: accuracy.pop(NEAREST)} if NEAREST in accuracy else {}
@@ -124,7 +124,7 @@ def count(run: Run, params: Any, stats: Any, split: str) -> dict[str, Counts]:
 
 
 def answers(run: Run, params: Any, stats: Any, split: str) -> tuple[dict[str, Counts], Predictions]:
-    """Per-class counts of every voice over a split, and what it says of each image."""
+    """Per-class counts of every voice over a split, and its answers for each image."""
     config = run.config
     images, size = run.dataset.split(split), sharding.rows(config.eval.batch_size, run.mesh.size)
     transform = data.eval_transform(config) if run.needs_images else None
@@ -176,7 +176,7 @@ def _for_all(logits: jax.Array, classes: int) -> jax.Array:
 
 
 def _votes(probabilities: dict[str, jax.Array], labels: jax.Array) -> dict[str, Any]:
-    """Of each voice: its answer, how probable it finds it, how probable it finds the true class; [B] each."""
+    """For each voice: its answer, the probability of the answer, and that of the true class; [B] each."""
     return {
         voice: {
             "label": values.argmax(axis=-1).astype(jnp.int32),
@@ -189,14 +189,14 @@ def _votes(probabilities: dict[str, jax.Array], labels: jax.Array) -> dict[str, 
 
 
 def _unpadded(said: dict[str, Any]) -> Predictions:
-    """The answers of a batch without those to its padding."""
+    """The answers of a batch, without its padding."""
     said = jax.tree.map(lambda values: values[said["mask"]], said)
     votes = {voice: Votes(**said["votes"][voice]) for voice in ANSWERS if voice in said["votes"]}
     return Predictions(said["id"], said["label"], votes, said["rows"], said["similarities"])
 
 
 def accuracies(run: Run, counts: dict[str, Counts]) -> Accuracy:
-    """What the counts of each voice say of all, many, medium, few, and top-5."""
+    """The accuracy of each voice on all, many, medium and few, and top-5."""
     return {voice: metrics.summary(c, run.class_counts, run.classes.trained) for voice, c in counts.items()}
 
 
@@ -207,20 +207,20 @@ def scalars(split: str, accuracy: Accuracy) -> dict[str, float]:
 
 @jax.jit
 def classes_of(row_class: jax.Array, rows: jax.Array) -> jax.Array:
-    """The classes that neighbours [B, k] name, −1 for none, [B, k]."""
+    """The classes of neighbours [B, k], −1 for none: [B, k]."""
     return jnp.where(rows < 0, -1, row_class[rows])
 
 
 @jax.jit
 def share_of_true_class(row_class: jax.Array, rows: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
-    """Which share of the neighbours [B, k] is of the label [B] of its query; queries that are padding do not count."""
+    """The share of the neighbours [B, k] that have the label [B] of their query; padding is ignored."""
     counted = (rows >= 0) & mask[:, None].astype(bool)
     matches = (classes_of(row_class, rows) == labels[:, None]) & counted
     return jnp.sum(matches) / jnp.maximum(jnp.sum(counted), 1)
 
 
 def _per_class(run: Run, counts: dict[str, Counts]) -> dict[str, Any]:
-    """One list a column, a number a class."""
+    """Columns by name, each with one value per class."""
     first = next(iter(counts.values()))
     table: dict[str, Any] = {
         "class": list(run.classes.names),

@@ -46,7 +46,7 @@ def schedule(config: ConfigDict, images: int) -> optax.Schedule:
 
 
 def learning_rate(config: ConfigDict, images: int) -> Callable[[int], float]:
-    """The schedule, to be asked by the host: one compiled program and one number each way."""
+    """The schedule as a function for the host."""
     program = jax.jit(schedule(config, images))
     return lambda step: float(jax.device_get(program(jax.device_put(np.int32(step)))))
 
@@ -118,7 +118,7 @@ def not_trained(config: ConfigDict, params: Any) -> Any:
     pattern = config.optim.frozen
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(params)]
     mask = [bool(pattern) and re.match(pattern, name) is not None for name in names]
-    absent = {"base", "text"} - set(roles(config))  # so that one pattern does for all variants of a config
+    absent = {"base", "text"} - set(roles(config))  # so that one pattern works for all variants of a config
     of_the_absent = any(pattern.startswith(role) for role in absent)
     if pattern and not of_the_absent and (all(mask) or not any(mask)):
         raise ConfigError(

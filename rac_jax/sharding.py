@@ -1,7 +1,7 @@
-"""The mesh, and where each array lies on it. No other file knows about devices.
+"""The mesh, and where each array is placed on it. No other file knows about devices.
 
 Axes: `data` splits the batch; `fsdp` splits the batch too, and with it the parameters and the optimiser
-state. The class axis is never split: 365 or 8,142 classes divide by nothing useful.
+state. The class axis is never split: 365 or 8,142 classes do not divide evenly.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ SMALLEST = 2**12  # numbers in an array that is worth splitting
 def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The devices (default: all) as a data × fsdp grid; `config.validate` has checked the numbers.
 
-    The order is that of `in_order`, on every machine. `jax.make_mesh` would choose an order of its own on a TPU pod.
+    The order is that of `in_order`, on every machine. `jax.make_mesh` would choose another order on a TPU pod.
     """
     devices = in_order(jax.devices() if devices is None else devices)
     processes = len({device.process_index for device in devices})
@@ -40,8 +40,8 @@ def in_order(devices: Sequence[jax.Device]) -> list[jax.Device]:
     """Devices by process, then by id.
 
     A batch is split over the mesh in this order, so the rows that a process reads are contiguous in the global batch,
-    and those of process 0 come first. `data.pipeline` reads them so, and building a memory and lookup=cached rely on
-    it: they take row i of a global batch for image i of the data set.
+    and those of process 0 come first. `data.pipeline` relies on this, and so do building a memory and lookup=cached,
+    which take row i of a global batch for image i of the data set.
     """
     return sorted(devices, key=lambda device: (device.process_index, device.id))
 
@@ -67,7 +67,7 @@ def state(mesh: Mesh, shapes: Any) -> Any:
 
 
 def places(tree: Any) -> Any:
-    """Where each array, or placed shape, lies."""
+    """The sharding of each array, or of each shape that has one."""
     return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
@@ -82,7 +82,7 @@ def _split(path: str, shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
 
 
 def rows(batch_size: int, devices: int, parts: int = 1) -> int:
-    """Of a batch as the devices are given it: filled up, for each has as many, in as many equal parts."""
+    """The number of rows of a padded batch, so that each device has the same number of rows in each of `parts`."""
     each = devices * parts
     return -(-batch_size // each) * each
 
@@ -94,8 +94,8 @@ def put_batch(mesh: Mesh, host_batch: dict[str, np.ndarray]) -> dict[str, jax.Ar
 
 
 def put_array(place: NamedSharding, values: np.ndarray) -> jax.Array:
-    """Host values, the same in every process, at their place; each device is given a copy of its own part alone."""
-    # A copy: jax may otherwise read from the host's array, or the file mapped into it, for as long as its own lives.
+    """Place host values, which are the same in every process; each device gets a copy of its own part only."""
+    # A copy, because jax may otherwise use the memory of the host array, or of a mapped file, for its own array.
     return jax.make_array_from_callback(values.shape, place, lambda part: np.array(values[part], order="C"))
 
 
@@ -105,7 +105,7 @@ def put_replicated(mesh: Mesh, tree: Any) -> Any:
 
 
 def rows_of_this_process(array: jax.Array) -> np.ndarray:
-    """Of an array placed as a batch, the rows that this process put there."""
+    """The rows of this process in an array that is placed as a batch."""
     return np.concatenate(parts_of_this_process(array))
 
 

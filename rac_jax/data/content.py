@@ -1,4 +1,4 @@
-"""What files contain, found out cheaply.
+"""Cheap digests of the content of files.
 
 The sample of a file is a digest of its size and of its first and last 4 KiB. A small file is covered in full; a larger
 compressed image changes its sample whenever it is encoded again. (A large uncompressed file that is edited in the
@@ -6,7 +6,7 @@ middle keeps its sample.) Samples do not depend on where or when a file was writ
 fingerprint.
 
 Results are cached in ~/.cache/rac_jax/files.json (or under $XDG_CACHE_HOME) by the paths, sizes and times of the files:
-the next start only asks for these. For 10,000 small files on a local disk, with 2 CPU cores, the first time takes about
+the next start only reads these. For 10,000 small files on a local disk, with 2 CPU cores, the first time takes about
 half a second and the next ones less than a tenth.
 """
 
@@ -53,7 +53,7 @@ def sample(content: bytes) -> bytes:
 
 
 def samples(root: str, paths: Sequence[bytes]) -> list[bytes]:
-    """The samples of files; one that is missing or no regular file has a sample of its own."""
+    """The samples of files; a fixed one for a file that is missing or not regular."""
     return _in_threads(_sample_file, root, paths)
 
 

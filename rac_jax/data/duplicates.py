@@ -14,7 +14,7 @@ from rac_jax.data.decode import BadImage
 from rac_jax.data.files import FileImages
 from rac_jax.data.reading import read_bytes
 
-MOST_FILES = 100_000  # of a larger data set copies are not looked for
+MOST_FILES = 100_000  # images; copies are not searched for in larger data sets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ def identical(files: list[Copy]) -> list[list[Copy]]:
 
 
 def describe(groups: list[list[Copy]]) -> str:
-    """What to say about groups of copies; "" where each lies within one class and one split."""
+    """A message about groups of copies; "" if each group is within one class and one split."""
     said = []
     for what, of in (("class", lambda file: file.label), ("split", lambda file: file.split)):
         mixed = [group for group in groups if len(set(map(of, group))) > 1]

@@ -163,7 +163,7 @@ def _until_closed(batches: grain.DatasetIterator) -> Generator[Batch, None, None
 
 
 def _release_shared_memory() -> None:
-    """Wait until Grain has freed what it shared with workers: it does so in a thread, which an exit would cut short."""
+    """Wait until Grain has freed the memory shared with workers. It does so in a thread, which exit would interrupt."""
     gc.collect()  # some arrays are in reference cycles
     pool = getattr(SharedMemoryArray, "_del_thread_pool", None)
     if pool is not None:

@@ -1,7 +1,7 @@
 """RandAugment with increasing severity: timm's `rand-m1-n3-mstd0.5-inc1`, operation by operation.
 
-For each image a few operations are drawn, with replacement, and each is applied with probability
-one half at a magnitude of its own: a normal draw around the configured one, kept within 0 to 10.
+For each image a few operations are drawn, with replacement. Each is applied with probability one half, at a magnitude
+drawn from a normal distribution around the configured one and limited to 0 to 10.
 """
 
 import dataclasses

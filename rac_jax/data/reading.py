@@ -12,7 +12,7 @@ from rac_jax.data.decode import BadImage, decode
 ENDINGS = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
 )  # fmt: skip
-MOST_BYTES = 2**31  # of a file; a larger one is no photograph
+MOST_BYTES = 2**31  # bytes; a larger file is not a photograph
 
 
 def enough_for(image_size: int) -> int:

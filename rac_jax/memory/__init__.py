@@ -1,1 +1,1 @@
-"""The external memory: keys and texts of images, found again by nearness."""
+"""The external memory: keys, labels and texts of images, stored in a folder and searched by key."""

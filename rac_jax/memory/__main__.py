@@ -243,7 +243,7 @@ def _validate(config: ConfigDict) -> ConfigDict:
 
 
 def _checked_recipe(folder: Path, config: ConfigDict, encoder: Any) -> manifest.Recipe:
-    """The recipe of the memory, by which this E and its preprocessing must be; its index stays what it is."""
+    """The recipe of the memory, after checking that this E and its preprocessing match it. The index may differ."""
     wanted = build.make_recipe(config, encoder)
     if not manifest.exists(folder):
         return wanted

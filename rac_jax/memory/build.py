@@ -1,4 +1,4 @@
-"""Filling a memory: encode a source's images with E, a shard at a time, and index the keys."""
+"""Fill a memory: encode the images of a source with E, a shard at a time, and index the keys."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ def open_or_build(
 
 
 def open_existing(config: ConfigDict, dataset: Dataset, encoder: Encoder, *, folder: Path) -> store.Memory:
-    """The memory in `folder` for commands that only read: where there is none, that is an error."""
+    """The memory in `folder`, for commands that only read: a missing memory is an error."""
     if not manifest.exists(folder):
         raise FileNotFoundError(f"there is no memory in {folder}; check --memory or --config.memory.dir")
     if training_source(folder, make_recipe(config, encoder), dataset) is None:
@@ -82,7 +82,7 @@ def _opened(config: ConfigDict, folder: Path) -> store.Memory:
 
 
 def training_source(folder: Path, recipe: Recipe, dataset: Dataset) -> Source | None:
-    """The training split in the memory, if it is inside. A memory by another recipe, or for other data, is refused."""
+    """The source that holds the training split, or None. A memory with another recipe or for other data is refused."""
     if not manifest.exists(folder):
         return None
     found = manifest.read(folder)
@@ -111,7 +111,7 @@ def add(
     folder: Path,
     mesh: Mesh,
 ) -> None:
-    """Add a source, or go on with it. All processes encode, and the first writes to a folder that all can read.
+    """Add a source, or continue an interrupted add. All processes encode; the first writes, to a shared folder.
 
     An error leaves the memory as it was. Only the first build of a memory from images keeps its progress, as if it had
     been interrupted: it may be hours of work, and there is nothing else in the memory.
@@ -141,11 +141,11 @@ def add(
 
 @contextlib.contextmanager
 def _undone(editor: edit.Editor | None, name: str, content: Content, *, is_new: bool) -> Iterator[None]:
-    """An error inside removes what was added of this source; after an interruption the same command continues."""
+    """Remove the unfinished source if an error occurs inside. After an interruption, the same command continues."""
     try:
         yield
     except MilvusFailed:
-        raise  # the server is at fault, not the source: the keys are there when it is back
+        raise  # the server failed, not the source: the keys are kept until it is back
     except Exception:
         unfinished = editor.manifest.unfinished() if editor else None
         is_ours = unfinished and (unfinished.name, unfinished.fingerprint) == (name, content.fingerprint)
@@ -199,7 +199,7 @@ def encode_images(config: ConfigDict, split: Split, encoder: Encoder, mesh: Mesh
 
 
 def encode_split(config: ConfigDict, split: Split, encoder: Encoder, mesh: Mesh) -> np.ndarray:
-    """All of them at once, [N, D] float32."""
+    """Keys of all images of a split, [N, D] float32."""
     with tqdm(total=len(split), desc=f"encode {split.name}", unit="img") as bar:
         return np.concatenate(list(_counted(encode_images(config, split, encoder, mesh), bar)))
 

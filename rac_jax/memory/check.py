@@ -84,7 +84,7 @@ def quality(memory: Memory, *, k: int, ef_search: int, queries: int, seed: int =
     itself = (found == rows[:, None]).any(axis=1)
     found, nearest = (index.leave_out(near, near, near == rows[:, None], k)[0] for near in (found, nearest))
     least = _similarities(memory, asked, nearest).min(axis=1, keepdims=True)
-    hits = (found >= 0) & (_similarities(memory, asked, found) >= least - 1e-6)  # rows as near are as good
+    hits = (found >= 0) & (_similarities(memory, asked, found) >= least - 1e-6)  # equally near rows count as found
     return Quality(
         queries=len(rows),
         k=k,
@@ -120,7 +120,7 @@ def _compare(memory: Memory, queries: np.ndarray, keys: np.ndarray) -> np.ndarra
 
 
 def _similarities(memory: Memory, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Of each query to its own rows [B, k] -> [B, k]."""
+    """Similarities of each query to its own rows [B, k]: [B, k]."""
     return np.stack(
         [
             _compare(memory, query[None], np.asarray(memory.keys[mine], np.float32))[0]

@@ -66,7 +66,7 @@ def write(path: Path, sums: ClassSums) -> None:
 
 
 def read(path: Path, *, classes: int, width: int) -> ClassSums:
-    """What was written, mapped; labels must be of a table of this many classes, keys of this width."""
+    """Read the file by mapping it; its labels must be below `classes` and its keys must have this width."""
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all().combine_chunks()
         table.validate(full=True)

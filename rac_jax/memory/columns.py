@@ -1,4 +1,4 @@
-"""What is known of each row beside its key: text, label and the image's reference, as mapped Arrow columns."""
+"""The text, label and image reference of each row, as mapped Arrow columns."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ SCHEMA = pa.schema({"text": TEXT, "image": pa.large_string(), "label": pa.int32(
 
 
 class Strings(Sequence[str]):
-    """Strings by number, read from the file when asked for: no object a row."""
+    """Strings by number, read from the file on access: there is no Python object per row."""
 
     def __init__(self, chunks: Sequence[pa.Array]):
         self._strings = pa.chunked_array(list(chunks), pa.large_string())
@@ -69,7 +69,7 @@ def write(path: Path, table: pa.Table) -> None:
 
 
 def read(path: Path, rows: int, classes: int) -> pa.Table:
-    """The columns in a file, mapped; they must have this many rows, and labels of so many classes."""
+    """The columns in a file, mapped. They must have this many rows, and labels below `classes`."""
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         table.validate(full=True)  # a wrong offset would read outside of the file

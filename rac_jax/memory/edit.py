@@ -98,7 +98,7 @@ class Editor:
         self._commit(index=self._write_index(built), sources=sources, class_names=known)
 
     def set_state(self, name: str, state: str) -> None:
-        """Enable, disable or remove a source. A removed one that was never finished is gone at once."""
+        """Enable, disable or remove a source. Removing an unfinished source deletes it immediately."""
         source = self.manifest.source(name)
         if not source.finished and state != REMOVED:
             raise BadMemory(f"source {name!r} is not finished: {source.encoded} of {source.rows} images are encoded")

@@ -1,4 +1,4 @@
-"""Asking only a part of a memory, to see what its content is worth: some rows, some classes, some of each class."""
+"""Use only a part of a memory, to measure the value of its content: some rows, some classes, some rows per class."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""Made-up keys that have neighbours as real ones have, in any number: for measurements."""
+"""Synthetic keys, in any number, with near neighbours as real keys have: for measurements."""
 
 import numpy as np
 
 from rac_jax.memory import index
 
 MEAN, POWER = 0.3, 1.4  # the squared length of the mean; how fast the variance falls
-MOVED = 0.6  # how far: the share of the deviation that is drawn anew
+MOVED = 0.6  # how far keys are moved: the share of the deviation that is redrawn
 
 
 def keys(rows: int, width: int, seed: int = 0) -> np.ndarray:

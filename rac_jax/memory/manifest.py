@@ -1,4 +1,4 @@
-"""manifest.json: what a memory's folder holds. It is replaced atomically, so a change is made completely or not."""
+"""manifest.json: what a memory's folder holds. It is replaced atomically, so a change is complete or absent."""
 
 import contextlib
 import dataclasses
@@ -66,11 +66,11 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """All that is known of a memory without opening its files. Sources are in the order of their rows."""
+    """Everything about a memory that can be known without opening its files. Sources are in the order of their rows."""
 
     version: int  # goes up with every change
-    recipe: Recipe  # what keys and index are made by: encoder, preprocessing, keys, index
-    weights: str  # where E's weights came from: config.model.encoder_weights
+    recipe: Recipe  # how keys and index are made: encoder, preprocessing, keys, index
+    weights: str  # where E's weights came from: config.model.encoder.weights
     width: int  # numbers in a key
     keys: str  # the file with all keys, one row after another
     index: File | None = None  # None before the first source is finished
@@ -151,7 +151,7 @@ def read(folder: Path) -> Manifest:
 
 
 def _checked(path: Path, manifest: Manifest) -> Manifest:
-    """Refuse values that no memory has, and names of files that lie elsewhere."""
+    """Refuse values that are impossible, and file names that point outside the folder."""
     files_ = {"keys": manifest.keys, "index": manifest.index and manifest.index.name}
     for source in manifest.sources:
         files_ |= {f"rows of {source.name}": source.columns and source.columns.name}
@@ -201,7 +201,7 @@ def _plausible(source: Source) -> bool:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest: from here on the memory is what it says."""
+    """Replace the manifest, which makes the change take effect."""
     content = dataclasses.asdict(manifest)
     document = {"format": FORMAT, "sha256": _digest(content), "memory": content}
     reserve = folder / RESERVE
@@ -224,7 +224,7 @@ def _keep_reserve(path: Path, size: int) -> None:
 
 
 def require_recipe(folder: Path, found: Recipe, wanted: Recipe) -> None:
-    """Refuse a memory whose keys or index were made by another recipe, and say in what it differs."""
+    """Refuse a memory whose keys or index were made by another recipe, and list the differences."""
     differences = difference(found, json.loads(json.dumps(wanted)))
     if differences:
         lines = "\n".join(f"  {name}: {old!r} there, {new!r} wanted" for name, (old, new) in differences.items())

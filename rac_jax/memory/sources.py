@@ -26,7 +26,7 @@ folder:DIR (DIR/<class>/<image>), list:FILE (lines `path label`, with --classes)
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What a source brings: images to encode, or keys; and for each of them a text, a reference and a label."""
+    """The content of a source: images to encode, or keys; and a text, a reference and a label for each."""
 
     origin: str  # for people
     root: str  # the folder that references are relative to, or ""
@@ -183,7 +183,7 @@ def _keys(file: Path, texts: str, labels: str) -> Content:
 
 
 def _lines(file: Path) -> list[str]:
-    """The lines of a file, of which the last may end in a line feed."""
+    """The lines of a file. A line feed at the end of the last line is optional."""
     lines = read_lines(file)
     return lines if lines[-1] else lines[:-1]
 

@@ -40,7 +40,7 @@ class Memory:
     sums_of: tuple[ClassSums, ...]  # for each finished source: the counts and sums of keys of its classes
     images: Strings  # [N] references
     index: Any
-    kept: np.ndarray | None = None  # [N] bool: the rows that this run asks, if it does not ask all that are enabled
+    kept: np.ndarray | None = None  # [N] bool: the rows that this run uses; None for all enabled rows
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -51,7 +51,7 @@ class Memory:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The class table. A class may have no rows, if those that brought it were hidden or removed."""
+        """The class table. A class may have no rows, if the sources that contain it are hidden or removed."""
         return self.manifest.class_names
 
     def class_counts(self) -> np.ndarray:
@@ -195,14 +195,14 @@ def read_index(folder: Path, found: Manifest, keys: np.ndarray, *, writable: boo
 
 
 def glance(keys: np.ndarray) -> str:
-    """A digest of both ends of some keys: enough to recognise another file, and quick to read."""
+    """A digest of the first and last bytes of some keys: quick to read, and enough to detect another file."""
     flat = keys.reshape(-1)
     some = GLANCE // keys.itemsize
     return hashlib.sha256(flat[:some].tobytes() + flat[-some:].tobytes()).hexdigest()
 
 
 def _whole(folder: Path, file: manifest.File) -> Path:
-    """The path of a file that is there and as long as it was written."""
+    """The path of a file, after checking that it exists and has its original size."""
     path = folder / file.name
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing. {_anew(folder)}")

@@ -47,7 +47,7 @@ class TextEncoder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class VoiceSettings:
-    """How the voices are read and fused: config.model and config.vote, config.prototype."""
+    """How the voices are computed and fused: fields of config.model."""
 
     speaking: tuple[str, ...] = ("base", "text")
     fusion: str = "paper"  # paper | sum
@@ -168,7 +168,7 @@ class RAC(nnx.Module):
         return _with_offset(total, knowledge, min(values.shape[1] for values in logits.values()))
 
     def probabilities(self, logits: Logits) -> Logits:
-        """What each voice believes. In the paper's fusion only the direction of a voice's logits counts."""
+        """Probabilities of each voice. In the paper's fusion only the direction of a voice's logits counts."""
         if self.output == FUSED and self.settings.fusion == "paper":
             alone = {name: self.scale() * unit(logits[name]) for name in ("base", "text")}
             logits = {FUSED: logits[FUSED], **alone}
@@ -182,7 +182,7 @@ class RAC(nnx.Module):
 
 
 def _with_offset(total: jax.Array, knowledge: Knowledge | None, trained: int) -> jax.Array:
-    """Fused logits with the offset of classes that were not trained: their competitors were pushed away from them."""
+    """Fused logits with the offset for classes that were not trained (see calibrate.py)."""
     if knowledge is None:
         return total
     is_new = jnp.arange(total.shape[1], dtype=jnp.int32) >= trained

@@ -44,7 +44,7 @@ class Neighbours(flax.struct.PyTreeNode):
 
 
 class LeftOut(flax.struct.PyTreeNode):
-    """In training, an image does not speak for itself: its own row is left out of counts and sums."""
+    """In training, the image's own rows are left out of counts and sums."""
 
     label: Any  # [B] int32: class of the image
     inside: Any  # [B] float32: 1 if a row of the image is in the memory, else 0

@@ -1,4 +1,4 @@
-"""Strips of small images: a query and what was retrieved for it."""
+"""Strips of small images: a query and its neighbours."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

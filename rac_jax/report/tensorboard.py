@@ -91,7 +91,7 @@ class TensorBoard:
         self._write(event_pb2.Event(summary=summary, step=step, wall_time=time.time()))
 
     def _write(self, event: event_pb2.Event) -> None:
-        """To the disk at once: what was logged survives the process."""
+        """Flush to the disk, so that what was logged survives a kill."""
         if self._writer is not None:
             with files.writing(self._path):
                 self._writer.write(event.SerializeToString())

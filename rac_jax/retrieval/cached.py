@@ -18,9 +18,9 @@ Arrays = dict[str, np.ndarray]
 
 
 def open_or_make(folder: Path, name: str, made_of: dict[str, Any], make: Callable[[], Arrays]) -> Arrays:
-    """The arrays of a file in the folder if it was made of the same things, else those of `make`, which are kept.
+    """Read arrays from the folder if they were made from the same inputs, else call `make` and keep its result.
 
-    Runs may share the folder: the name of a file contains a digest of what it was made of.
+    Runs may share the folder: the name of a file contains a digest of the inputs.
     """
     stamp = json.dumps(made_of, sort_keys=True)
     path = folder / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}.npz"
@@ -34,7 +34,7 @@ def open_or_make(folder: Path, name: str, made_of: dict[str, Any], make: Callabl
 
 
 def _everybody(has_it: bool) -> bool:
-    """Of many processes all make the arrays or none does; otherwise some would wait for the others forever."""
+    """Whether all processes have it. Either all of them make the arrays or none; otherwise some would wait forever."""
     return has_it if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(has_it)).all())
 
 

@@ -27,8 +27,8 @@ Retrieved = dict[str, jax.Array]  # tokens [B, T], rows [B, k], similarities [B,
 def through_host(encode: Encode, lookup: Lookup, mesh: Mesh) -> Callable[..., Retrieved]:
     """`retrieve(parameters, images [B, S, S, 3] uint8, own [B] int32)`, sharded over the batch.
 
-    Under shard_map each device looks its own part of the batch up: no image or key moves between
-    devices, and in a run of many processes each asks its own copy of the index.
+    Under shard_map each device looks up its own part of the batch: no image or key moves between
+    devices, and each process searches its own copy of the index.
     """
     length, k = lookup.length, lookup.k
 
@@ -86,7 +86,7 @@ def _join_on_device(snippets: Snippets | None, texts: dict[str, jax.Array], rows
 
 
 def keys_only(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:
-    """`keys(parameters, images)`: what `through_host` looks up the memory for, bit for bit, without asking."""
+    """`keys(parameters, images)`: the keys of `through_host`, bit for bit, without the lookup."""
     return _over_the_batch(
         lambda parameters, images: _keys(encode, parameters, images), mesh, PartitionSpec(), batched=1
     )
@@ -102,12 +102,12 @@ def search_on_host(lookup: Lookup, keys: jax.Array, own: np.ndarray) -> dict[str
 
 
 def _keys(encode: Encode, parameters: Any, images: jax.Array) -> jax.Array:
-    """E's keys, fenced off: whatever follows, E is compiled alike and gives the same bits."""
+    """E's keys, behind a barrier: E gives the same bits, whichever program it is part of."""
     return jax.lax.optimization_barrier(jax.lax.stop_gradient(encode(parameters, images)))
 
 
 def _over_the_batch(local: Callable, mesh: Mesh, *specs: Any, batched: int) -> Callable:
-    """`local` on each device, compiled: arguments placed as `specs` say, then so many that are split by the batch."""
+    """Compile `local` for each device: first arguments placed by `specs`, then `batched` ones split over the batch."""
     batch_axes = PartitionSpec(mesh.axis_names)
     in_specs = (*specs, *[batch_axes] * batched)
     return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=batch_axes, check_vma=False))

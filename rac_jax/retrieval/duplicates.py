@@ -8,7 +8,7 @@ from rac_jax.memory import index
 from rac_jax.memory.store import Memory
 
 BATCH = 1024  # rows that are looked up at once
-FIRST, MOST = 4, 64  # copies of an image that are looked for: at first, and at most
+FIRST, MOST = 4, 64  # copies to search for per image: at first, and at most
 
 
 def groups(memory: Memory, fingerprint: str, threshold: float, ef_search: int) -> np.ndarray | None:
@@ -66,6 +66,6 @@ def _connected(pairs: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _cosines(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Of keys [B, D] with [B, k, D]: [B, k]."""
+    """Cosines between keys [B, D] and others [B, k, D]: [B, k]."""
     shape = others.shape
     return np.einsum("bd,bkd->bk", index.unit(keys), index.unit(others.reshape(-1, shape[-1])).reshape(shape))

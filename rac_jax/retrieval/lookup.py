@@ -14,10 +14,10 @@ from rac_jax.memory import index
 from rac_jax.memory.store import Memory
 from rac_jax.retrieval.snippets import Snippets
 
-# In place of a query's own row: it has none in this memory, or nothing is to be left out for it.
+# Instead of a query's own row: it is not in this memory; or nothing is left out for it.
 NO_ROW, KEEP_ALL = -1, -2
 
-# To see how many texts fit, so many keys may be read, and between so many images be looked up.
+# To measure how many texts fit: keys that may be read, and the least and most images that are looked up.
 SAMPLED_KEYS, SAMPLE = 10_000_000, (16, 256)
 
 MOST_SPARE = 128  # rows that are fetched beyond k, to be left out; an image with more copies may have fewer neighbours
@@ -25,7 +25,7 @@ MOST_SPARE = 128  # rows that are fetched beyond k, to be left out; an image wit
 
 @dataclasses.dataclass(frozen=True)
 class Neighbours:
-    """What the memory says of a batch, nearest first. A missing neighbour has row −1, similarity 0."""
+    """The neighbours of a batch, nearest first. A missing neighbour has row −1 and similarity 0."""
 
     tokens: np.ndarray  # [B, T] int32
     rows: np.ndarray  # [B, k] int32
@@ -38,7 +38,7 @@ class LookupFailed(RuntimeError):
 
 @dataclasses.dataclass
 class Lookup:
-    """Looks neighbours up in a memory.
+    """Looks up neighbours in a memory.
 
     `callback` is for compiled programs. It never raises: an exception in one device's callback would
     leave the others waiting in a collective until the process aborts. It answers "no neighbours" and
@@ -60,7 +60,7 @@ class Lookup:
         self._failure: Exception | None = None
         self._seconds, self._calls = 0.0, 0
         self._lock = threading.Lock()
-        # One callback a device runs at once, and they share the cores.
+        # The callbacks of all devices run at the same time and share the cores.
         self._threads = max(1, (os.cpu_count() or 1) // jax.local_device_count())
 
     @property
@@ -118,7 +118,7 @@ class Lookup:
         mine = rows == own
         if self.same_image is not None:
             images = self.same_image if same_image is None else same_image
-            mine |= (images[rows] == images[xp.maximum(own, 0)]) & (rows >= 0)  # what −1 reads is masked
+            mine |= (images[rows] == images[xp.maximum(own, 0)]) & (rows >= 0)  # index −1 reads a value that is masked
         return mine & (own >= 0)
 
     def callback(self, queries: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -142,7 +142,7 @@ class Lookup:
             raise LookupFailed(f"the lookup in {self.memory.folder} failed: {failure}") from failure
 
     def take_milliseconds(self) -> float:
-        """Mean time of a callback since the last call of this."""
+        """Mean time of a callback since this was last called."""
         with self._lock:
             seconds, calls = self._seconds, self._calls
             self._seconds, self._calls = 0.0, 0

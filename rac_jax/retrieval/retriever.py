@@ -53,7 +53,7 @@ class Retriever:
         return callback.search_on_host(self.lookup, keys, own)
 
     def own_rows(self, ids: np.ndarray, *, training: bool) -> np.ndarray:
-        """The memory's rows of the images themselves, which training leaves out: [b] int32."""
+        """The row of each image in the memory, which training leaves out: [b] int32."""
         if not training:
             return np.full_like(ids, KEEP_ALL)
         return self.memory.row_of(self.train_fingerprint, ids)

@@ -19,7 +19,7 @@ class Snippets:
 
     A sequence that would be longer than T's window ends after the last text that fits completely (`cut` is
     "snippet"), or wherever the window ends ("token", as CLIP's own tokenizer cuts).
-    The arrays may be of numpy or, on the devices, of JAX: the same lines then run there.
+    The arrays may be numpy's or, on the devices, JAX's.
     """
 
     tokens: Any  # [sum of lengths] int32: every text's ids and the separator's, one after another

@@ -1,1 +1,1 @@
-"""What any long job needs: folders, files, processes, signals, commands, and an account of time and memory."""
+"""What any long job needs: folders, files, processes, signals, commands, and measurements of time and memory."""

@@ -1,4 +1,4 @@
-"""An account of a run: where a step's time goes, how much of the machine is used, traces, and losses as they arrive."""
+"""Measurements of a run: where the time of a step goes, use of the machine, traces, and losses as they arrive."""
 
 import dataclasses
 import functools
@@ -221,8 +221,8 @@ def peak_memory() -> dict[str, float]:
 def flops(program: Any, *arguments: Any) -> float:
     """FLOPs of one call of a jitted program on each device by XLA's count (a loop counts once); 0 if there is none.
 
-    The compiled program is asked, because accelerators count nothing else. A program that has been called is not
-    compiled again.
+    The compiled program is analysed, because accelerators only count the operations of compiled programs. A program
+    that has been called is not compiled again.
     """
     if isinstance(program, functools.partial):
         program, arguments = program.func, (*program.args, *arguments)

@@ -35,7 +35,7 @@ def read(model: nnx.Module, path_or_name: str | pathlib.Path, *, weights_dir: st
     Args:
       model: made by `models.create`, of the file's sizes (the image size may differ); shapes alone will do.
       path_or_name: a file, a Hugging Face folder, or a name of the catalogue such as "vit_b16:augreg_in21k".
-      weights_dir: where files of the catalogue lie; when empty, the environment variable RAC_JAX_WEIGHTS.
+      weights_dir: the folder of weight files; when empty, the environment variable RAC_JAX_WEIGHTS.
     """
     path = resolve(str(path_or_name), weights_dir)
     arrays = _convert(path, model)

@@ -35,7 +35,7 @@ class Entry:
     package_path: str = ""
 
     def places(self, folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
-        """Where the weights may lie below a weights folder."""
+        """Possible paths of the weights in a weights folder."""
         found = []
         if self.url:
             found.append(folder / (self.member or self.url.rsplit("/", 1)[1]))
@@ -120,7 +120,7 @@ def resolve(name: str, weights_dir: str = "") -> pathlib.Path:
 
     Args:
       name: a path, or a key of `ENTRIES` such as "vit_b16:augreg_in21k".
-      weights_dir: where files of the catalogue lie; when empty, the environment variable RAC_JAX_WEIGHTS.
+      weights_dir: the folder of weight files; when empty, the environment variable RAC_JAX_WEIGHTS.
     """
     entry = ENTRIES.get(name)
     if entry is None:

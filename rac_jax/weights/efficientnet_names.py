@@ -11,7 +11,7 @@ from rac_jax.weights.tensor_files import Tensors
 
 
 def convert(tensors: Tensors, model: EfficientNetLite) -> dict[str, np.ndarray]:
-    """File names to our paths, in our layouts; the classifier is left out, and what lies above the last kept block."""
+    """File names to our paths, in our layouts; the classifier and what is above the last kept block are left out."""
     renamed = renaming.rename(tensors, _ORIGINAL) if "_conv_stem.weight" in tensors else _from_timm(tensors)
     if model.top is not None:
         return renamed

@@ -1,1 +1,1 @@
-"""One file a data set: where its images lie, and what its classes are called."""
+"""One file per data set: where its images are, and what its classes are called."""

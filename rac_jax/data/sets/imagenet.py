@@ -22,7 +22,7 @@ HOW_TO_GET = """\
 
 
 def load(root: str, lists: str = "") -> Dataset:
-    """The lists' images under `root`; validation images may lie in class folders or all in one."""
+    """The lists' images under `root`; validation images may be in class folders or all in one folder."""
     sources = {name: find_list("ImageNet-LT", root, lists, [f"ImageNet_LT_{name}.txt"], HOW_TO_GET) for name in IMAGES}
     read = {name: files.read_list(source, CLASSES) for name, source in sources.items()}
     for name, part in read.items():

@@ -1,7 +1,7 @@
 """iNaturalist 2018: 8,142 species, 437,513 training and 24,426 test images.
 
-The competition kept the labels of its own test images to itself, so what the paper and others
-report as test is its validation split: that is "test" here, and there is none to select on.
+The labels of the competition's test images are not public. The paper and others report results on its validation
+split, which is "test" here; there is no validation split to select on.
 """
 
 import json

@@ -78,7 +78,7 @@ def class_folders(folder: Path) -> list[Path]:
 
 
 def warn_of_left_out(folder: Path) -> None:
-    """Log what lies beside the class folders and is no class."""
+    """Log what is next to the class folders and is not a class."""
     hidden = [folder / entry.name for entry in _entries(folder) if entry.is_dir() and not _may_be_class(entry.name)]
     loose = sum(1 for _ in _images(folder))
     said = [f"the folders {_names(hidden)}"] if hidden else []

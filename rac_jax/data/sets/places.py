@@ -29,7 +29,7 @@ HOW_TO_GET = """\
 
 
 def load(root: str, lists: str = "") -> Dataset:
-    """The lists' images under `root`, in whichever of the two layouts they lie there."""
+    """The lists' images under `root`, in either of the two layouts."""
     sources = {name: find_list("Places365-LT", root, lists, [f"Places_LT_{name}.txt"], HOW_TO_GET) for name in IMAGES}
     read = {name: files.read_list(source, CLASSES) for name, source in sources.items()}
     for name, part in read.items():
@@ -55,7 +55,7 @@ def class_of(path: str) -> str:
 
 
 def layouts(path: str, class_name: str) -> dict[str, str]:
-    """Where the image of a line may lie under the root, by layout."""
+    """Possible paths of a line's image under the root, by layout."""
     file = path.rsplit("/", 1)[-1]
     if file.startswith("Places365_val_"):
         return {"easy": f"val/{class_name}/{file}", "plain": f"val_256/{file}"}

@@ -1,9 +1,9 @@
 """Nearest keys. Similarity is larger for nearer keys, whatever the metric.
 
-flat, hnsw, hnsw_sq and ivf_sq are FAISS's (faiss_index.py), milvus is a server (milvus.py), and device is no index at
-all: the accelerators read every key (device.py). auto is flat while there are few rows, and then hnsw.
+flat, hnsw, hnsw_sq and ivf_sq are FAISS's (faiss_index.py), milvus is a server (milvus.py), and device is not
+an index: the accelerators compare every key (device.py). auto is flat while there are few rows, then hnsw.
 
-What an index is made of is its `spec`, which a memory keeps, so that it can grow and be rebuilt without a config.
+The settings of an index are its `spec`. The memory stores them, so the index can grow and be rebuilt without a config.
 """
 
 from pathlib import Path
@@ -47,9 +47,9 @@ class Index(Protocol):
 
 
 def spec(config: ConfigDict) -> Spec:
-    """What of the config decides an index; settings of the search are not among it."""
+    """The settings of the config that define an index; settings of the search are not included."""
     memory = config.memory
-    kind = "flat" if memory.index == "device" else memory.index  # all that the devices want of a memory is its keys
+    kind = "flat" if memory.index == "device" else memory.index  # the devices only need the keys of a memory
     result: Spec = {"kind": kind, "metric": memory.metric}
     if kind in ("hnsw", "hnsw_sq", "milvus", "auto"):
         result |= {"m": memory.hnsw_m, "ef_construction": memory.ef_construction}
@@ -59,7 +59,7 @@ def spec(config: ConfigDict) -> Spec:
 
 
 def precision(config: ConfigDict) -> str:
-    """The numbers that keys are stored as."""
+    """The type of the stored keys."""
     if config.memory.precision != "auto":
         return config.memory.precision
     return "float16" if config.memory.index in ("hnsw_sq", "ivf_sq") else "float32"
@@ -78,7 +78,7 @@ def unit(vectors: Any, xp: Any = np) -> Any:
 
 
 def build(keys: np.ndarray, spec: Spec) -> Index:
-    """An index of keys [N, D] as a memory keeps them: float32 or float16, of unit length for cosine."""
+    """An index of keys [N, D] in stored form: float32 or float16, of unit length for cosine."""
     if spec["kind"] == "milvus":
         return milvus.build(keys, spec)
     return faiss_index.build(keys, _faiss_kind(spec, len(keys)), spec)
@@ -98,7 +98,7 @@ def _faiss_kind(spec: Spec, rows: int) -> str:
 
 
 def add(index: Index, keys: np.ndarray) -> Index:
-    """The index with further keys [M, D], as a memory keeps them, which get the rows after its last."""
+    """The index with further keys [M, D], in stored form, as the rows after its last one."""
     rows = len(index), len(index) + len(keys)
     if isinstance(index, FaissIndex) and len({_faiss_kind(index.spec, number) for number in rows}) > 1:
         return build(np.concatenate([index.stored(), keys]), index.spec)  # it outgrew its kind
@@ -111,7 +111,7 @@ def search(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows [B, k] int64 (−1 where there are no more) and similarities [B, k], nearest first.
 
-    Only rows that are `allowed` [N] come back; None allows all. Where k rows are allowed, k come back.
+    Only `allowed` [N] rows are returned; None allows all. If at least k rows are allowed, k are returned.
     """
     if queries.shape[1] != index.width:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Indexes by FAISS, over keys that stay where they are.
+"""FAISS indexes over keys that stay in their file.
 
 kind       finds a query's neighbours                     stores, beside the keys
 flat       exactly, by reading all keys                   nothing
@@ -6,7 +6,7 @@ hnsw       along a graph of links between neighbours      4 · 2m bytes a row an
 hnsw_sq    the same, over float16 keys                    the same
 ivf_sq     by reading the lists with the nearest centres  each key again, in float16
 
-Keys are kept once, in the memory's own file: FAISS reads them in place, and an index's file holds only what it adds.
+Keys are stored once, in the memory's key file. FAISS reads them in place; an index file holds only the graph or lists.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ class FaissIndex:
         return selected[1:]
 
     def add(self, keys: np.ndarray) -> None:
-        """Further keys, which get the rows after the last. The index was built, or read to be added to."""
+        """Add keys as the rows after the last one. The index must be new, or opened as writable."""
         if self.keys is not None:
             copy = _added(_empty(self.keys.shape[1], self.keys.dtype, self.exact.metric_type), self.keys)
             if self.finder is self.exact:
@@ -147,7 +147,7 @@ def _empty(width: int, dtype: np.dtype, metric: int) -> faiss.Index:
 
 
 def _in_place(keys: np.ndarray, metric: int) -> faiss.Index:
-    """All keys as an index that reads them where they are; they must outlive it."""
+    """All keys as an index that reads them in place; they must outlive it."""
     if not keys.flags.c_contiguous:
         raise ValueError("keys must be one contiguous array")
     exact = _empty(keys.shape[1], keys.dtype, metric)

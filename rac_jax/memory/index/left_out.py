@@ -1,4 +1,4 @@
-"""What is found, without the rows that must not be used."""
+"""Remove rows that must not be used from search results."""
 
 from typing import Any
 

@@ -1,12 +1,12 @@
-"""A memory's keys in a Milvus collection: past one machine's memory, and asked over the network.
+"""The keys of a memory in a Milvus collection, searched over the network: for more keys than one machine can hold.
 
 The memory's folder is the same as for FAISS, except that the index file only names the collection. The collection has
 the fields `row`, the primary key, and `key`. Rows are written by number, so an interrupted change can be repeated. What
 it left over (rows after the memory's last, or a collection that no memory names) is never read and may be dropped.
 
 Sources are ranges of rows, so enabled sources are a short filter. Rows kept at random would be a filter as long as the
-memory: then more rows are asked for, and those that are not kept are dropped here. Where few rows are kept, they are
-compared here with the keys of the memory's own file.
+memory: then more rows are requested, and those that are not kept are dropped here. If few rows are kept, they are
+compared here, with the keys in the memory's own file.
 """
 
 import dataclasses
@@ -138,7 +138,7 @@ class MilvusIndex:
 
 def build(keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
     """A new collection of keys [N, D]."""
-    client, name = _connect(spec["uri"]), f"rac_jax_{uuid.uuid4().hex}"  # says so where the package is missing
+    client, name = _connect(spec["uri"]), f"rac_jax_{uuid.uuid4().hex}"  # an error message if the package is missing
     from pymilvus import DataType, MilvusClient
 
     schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -182,13 +182,13 @@ def _connect(uri: str) -> Any:
         raise MilvusFailed(
             "config.memory.index is 'milvus', which needs: pip install -r requirements-milvus.txt"
         ) from error
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what goes wrong is raised, and said once
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # errors are raised, so they need not be logged too
     token = os.environ.get("MILVUS_TOKEN", "")
     return _patiently(uri, lambda: MilvusClient(uri=uri, token=token, timeout=TIMEOUT))
 
 
 def _patiently(uri: str, ask: Callable[[], T]) -> T:
-    """What the server answers. Where another attempt may help, there are some, with longer and longer waits."""
+    """The server's answer. Requests that may succeed later are repeated, with increasing waits."""
     from pymilvus.exceptions import MilvusException
 
     for wait in (*WAITS, None):
