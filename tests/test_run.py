@@ -20,7 +20,7 @@ def test_missing_weights_are_named_within_seconds(role, tmp_path, monkeypatch):
     config.model.base.weights = config.model.encoder.weights = config.model.text.weights = ""
     config.model[role].weights, config.weights_dir = wanted, str(tmp_path)
     started = time.monotonic()
-    with pytest.raises(FileNotFoundError, match=f"{wanted} are not there(.|\n)*download(.|\n)*{tmp_path}"):
+    with pytest.raises(FileNotFoundError, match=f"{wanted} were not found(.|\n)*download(.|\n)*{tmp_path}"):
         Run.from_config(config, tmp_path)
     assert time.monotonic() - started < 20
 
@@ -35,7 +35,7 @@ def test_an_option_that_a_model_does_not_take_is_refused(tmp_path):
     config = tiny.config("base")
     config.model.base.batch_norm = "update"
     with pytest.raises(
-        ConfigError, match=r"config\.model\.base\.batch_norm .* vit_ti16 has no such option; it has .*depth"
+        ConfigError, match=r"config\.model\.base\.batch_norm .* vit_ti16 has no such option, but .*depth"
     ):
         Run.from_config(config, tmp_path)
 

@@ -26,7 +26,9 @@ class Damaged:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    made = Run.from_config(tiny.config(devices=1), tmp_path_factory.mktemp("run"))
+    config = tiny.config(devices=1)
+    config.eval.show = 1
+    made = Run.from_config(config, tmp_path_factory.mktemp("run"))
     names = hostile.NAMES[:10]
     return dataclasses.replace(made, dataset=dataclasses.replace(made.dataset, class_names=names, class_texts=names))
 
