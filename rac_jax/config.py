@@ -35,6 +35,8 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.data.imbalance = 0.0  # make training long-tailed: first class / last class; 0 = as it is
     c.data.val_share = 0.1  # held out of each class where a folder or table has no splits of its own; 0 = none
     c.data.test_share = 0.2
+    c.data.keep_share = 1.0  # train on this share of each class's images (at least one), drawn by data.seed
+    c.data.keep_classes = 1.0  # use only this share of the classes, drawn by data.seed
     c.data.on_bad_image = "error"  # an image that cannot be decoded: error | skip (decodes all once, at the start)
     c.data.seed = 0  # how a data set that is split or made long-tailed here is drawn
     c.data.image_size = 224  # what B and E see
@@ -282,6 +284,8 @@ RULES: dict[str, Rule] = {
     "data.imbalance": _number(0, 1e6),
     "data.val_share": _below_1(),
     "data.test_share": _below_1(),
+    "data.keep_share": _above_0(1),
+    "data.keep_classes": _above_0(1),
     "data.on_bad_image": _choice("error", "skip"),
     "data.seed": SEED,
     "data.image_size": _integer(1, 4096),
@@ -360,9 +364,10 @@ RULES: dict[str, Rule] = {
 }
 
 # Fields that may change between two starts of one run, because no number that it computes depends on them.
-# Whether data.root holds the same data is checked by data/record.py.
+# Whether the data are the same is checked by data/record.py.
 FREE = (
-    "name", "compiled", "weights_dir", "data.root", "data.lists", "data.workers", "memory.dir", "memory.cache",
+    "name", "compiled", "weights_dir", "data.root", "data.lists", "data.keep_share", "data.keep_classes",
+    "data.workers", "memory.dir", "memory.cache",
     "memory.encode_batch", "train.steps", "train.accumulate", "train.log_every", "eval", "checkpoint", "mesh",
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ import dataclasses
 from absl import logging
 from ml_collections import ConfigDict
 
-from rac_jax.data import duplicates, long_tail, transforms, usable
+from rac_jax.data import duplicates, long_tail, subset, transforms, usable
 from rac_jax.data.dataset import Dataset, Split, same_texts
 from rac_jax.data.encoded import EncodedImages
 from rac_jax.data.files import FileImages
@@ -30,7 +30,8 @@ def load(config: ConfigDict) -> Dataset:
     dataset = sized(dataset, data.image_size)
     duplicates.warn(dataset)
     _warn_of_same_texts(dataset)
-    return usable.without_bad(dataset) if data.on_bad_image == "skip" else dataset
+    dataset = usable.without_bad(dataset) if data.on_bad_image == "skip" else dataset
+    return subset.of(dataset, share=data.keep_share, classes=data.keep_classes, seed=data.seed)
 
 
 def _warn_of_same_texts(dataset: Dataset) -> None:

@@ -66,10 +66,15 @@ def open_or_build(
 
 
 def open_existing(config: ConfigDict, dataset: Dataset, encoder: Encoder, *, folder: Path) -> store.Memory:
-    """The memory in `folder`, for commands that only read: a missing memory is an error."""
+    """The memory in `folder`, for commands that only read: a missing memory is an error.
+
+    It may hold other rows than the data set's training split: those of a part of it, or of more classes.
+    """
     if not manifest.exists(folder):
         raise FileNotFoundError(f"there is no memory in {folder}; check --memory or --config.memory.dir")
-    if training_source(folder, make_recipe(config, encoder), dataset) is None:
+    found = manifest.read(folder)
+    manifest.require_recipe(folder, found.recipe, make_recipe(config, encoder))
+    if all(source.fingerprint != dataset.fingerprint("train") for source in found.sources):
         logging.warning("the memory in %s does not hold the training split of %s", folder, dataset.name)
     return _opened(config, folder)
 

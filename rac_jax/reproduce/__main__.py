@@ -1,8 +1,10 @@
 """Run a table of the paper: python -m rac_jax.reproduce TABLE --config=FILE [--seeds=3] [--out=DIR]
 
-TABLE is main, retrieval, index, text, k, content, reweighting, tau, runtime, fusion, or all. Each row is run with each
-seed on the config's data, one run after another; runs that are complete are not repeated, and an interrupted one
-continues. Writes DIR/TABLE.md, DIR/TABLE.png and DIR/index.html. A row that cannot be run shows the reason.
+TABLE is main, retrieval, index, text, k, content, reweighting, tau, runtime, fusion, voices (every subset of the
+config's voices), edit (the memory at 25, 50, 75 and 100 % of the rows without retraining, beside retraining at each),
+new (a fifth of the classes added to the memory after training), or all. Each row is run with each seed on the config's
+data, one run after another; runs that are complete are not repeated, and an interrupted one continues. Writes
+DIR/TABLE.md, DIR/TABLE.png and DIR/index.html. A row that cannot be run shows the reason.
 Several commands may work in one DIR: a run that another one has started is waited for. retrieval, index and runtime
 measure times: run nothing else meanwhile.
 """
@@ -17,7 +19,7 @@ from tqdm import tqdm
 
 from rac_jax.report import plots
 from rac_jax.reproduce import page, results, runs
-from rac_jax.reproduce.tables import TABLES, Table
+from rac_jax.reproduce.tables import TABLES, Table, fitting
 from rac_jax.runtime import commands, files
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
@@ -55,8 +57,9 @@ def _check_rows(names: list[str]) -> None:
 
 def _table(name: str, experiment: runs.Experiment) -> results.Results:
     """Run a table, write and print it."""
-    table, folder, dataset = TABLES[name], experiment.folder, experiment.config.data.name
-    found = results.with_ratios(table, run(name, table, experiment, SEEDS.value))
+    table, folder = fitting(TABLES[name], experiment.config), experiment.folder
+    dataset = experiment.config.data.name
+    found = results.with_gains(table, results.with_ratios(table, run(name, table, experiment, SEEDS.value)))
     text = results.markdown(table, found, dataset)
     files.write_text(folder / f"{name}.md", text)
     if any(not isinstance(row, str) for row in found.values()):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from rac_jax.reproduce.runs import Result
-from rac_jax.reproduce.tables import RATIO, Row, Table
+from rac_jax.reproduce.tables import GAIN, RATIO, Row, Table
 
 COLOURS = {"all": "#222222", "many": "#1f77b4", "medium": "#ff7f0e", "few": "#2ca02c"}
 NOT_RUN = "not run"
@@ -30,6 +30,28 @@ def with_ratios(table: Table, results: Results) -> Results:
         return dataclasses.replace(result, figures={**result.figures, **more})
 
     return {name: found if isinstance(found, str) else [*map(ratio, found)] for name, found in results.items()}
+
+
+def with_gains(table: Table, results: Results) -> Results:
+    """The results with the share of what retraining brings that the edits brought, if the table shows it.
+
+    That is (edited − before) / (retrained − before), seed by seed; the last row was trained on everything.
+    """
+    retrained = results.get(table.rows[-1].name, NOT_RUN)
+    if GAIN not in table.measures or isinstance(retrained, str):
+        return results
+
+    def gain(result: Result, goal: Result) -> Result:
+        figures = result.figures
+        if "before" not in figures or goal.figures["all"] == figures["before"]:
+            return result
+        share = (figures["all"] - figures["before"]) / (goal.figures["all"] - figures["before"])
+        return dataclasses.replace(result, figures={**figures, GAIN: 100 * share})
+
+    return {
+        name: found if isinstance(found, str) else [gain(*pair) for pair in zip(found, retrained, strict=False)]
+        for name, found in results.items()
+    }
 
 
 def markdown(table: Table, results: Results, dataset: str) -> str:
@@ -123,7 +145,7 @@ def cell(values: Sequence[float], decimals: int | None = None) -> str:
         return "–"
     mean = statistics.mean(values)
     if decimals is None:
-        decimals = min(3, max(0, 2 - math.floor(math.log10(mean)))) if mean > 0 else 0
+        decimals = min(3, max(0, 2 - math.floor(math.log10(abs(mean))))) if mean else 0
     both = [mean, statistics.stdev(values)] if len(values) > 1 else [mean]
     return " ± ".join(f"{value:,.{decimals}f}" for value in both)
 
@@ -156,7 +178,11 @@ def _html_row(line: Sequence[str]) -> str:
 def plot(table: Table, results: Results) -> Figure:
     """Accuracy by group, or the first measure: a bar per row, or a curve along the table's axis."""
     rows = [row for row in table.rows if not isinstance(results.get(row.name, NOT_RUN), str)]
-    shown = COLOURS if table.columns else {table.measures[0]: COLOURS["many"]}
+    if table.across:
+        return _plot_across(table, results, rows)
+    shown = {column: f"C{number}" for number, column in enumerate(table.columns)}
+    if not table.columns or "many" in table.columns:
+        shown = COLOURS if table.columns else {table.measures[0]: COLOURS["many"]}
     width = 0.8 / len(shown)
     figure = Figure(figsize=(7.5, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -173,6 +199,22 @@ def plot(table: Table, results: Results) -> Figure:
             x = [place + width * (series - (len(shown) - 1) / 2) for place in known]
             axes.bar(x, middle, width, yerr=spread, color=colour, capsize=2, label=column)
     _label(axes, table, rows)
+    return figure
+
+
+def _plot_across(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
+    """A curve per row, from column to column; the first points of the curves are joined by a dashed line."""
+    figure = Figure(figsize=(7.5, 4), layout="constrained")
+    axes = figure.add_subplot()
+    first = []
+    for row in rows:
+        points = [(x, *point) for x, column in enumerate(table.columns) if (point := _point(results[row.name], column))]
+        x, middle, spread = zip(*points, strict=True)
+        axes.errorbar(x, middle, spread, marker="o", capsize=3, label=row.name)
+        first.append(points[0][:2])
+    axes.plot(*zip(*first, strict=True), color="#222222", linestyle="--", label="trained on the memory's rows")
+    _label(axes, table, rows)
+    axes.set_xticks(range(len(table.columns)), table.columns)
     return figure
 
 

@@ -68,7 +68,8 @@ class Experiment:
         fields = self._own_fields(row, seed)
         if table.kind == "nearest":
             return fields
-        memory = self.folder / "memory" / self._memory(fields, row.made)
+        of_all = {"data.keep_share": 1.0, "data.keep_classes": 1.0} if table.kind == "edit" else {}
+        memory = self.folder / "memory" / self._memory(fields | of_all, row.made)
         return fields | {"memory.dir": str(memory), "memory.cache": str(memory / "neighbours")}
 
     def command(self, table: Table, row: Row, seed: int) -> list[str]:
@@ -76,13 +77,13 @@ class Experiment:
         changes = [f"--config.{name}={value}" for name, value in self.fields(table, row, seed).items()]
         if table.kind == "main":
             return ["-m", "rac_jax.main", *self.flags, *changes]
-        more = f"--keys={self.folder / 'keys'}" if table.kind == "nearest" else f"--made={row.made}"
-        return ["-m", "rac_jax.reproduce.measure", table.kind, *self.flags, *changes, more]
+        more = {"nearest": [f"--keys={self.folder / 'keys'}"], "runtime": [f"--made={row.made}"]}
+        return ["-m", "rac_jax.reproduce.measure", table.kind, *self.flags, *changes, *more.get(table.kind, [])]
 
     def outcome(self, table: Table, row: Row, seed: int) -> Path:
         """The file with the result of a run."""
-        names = {"main": f"eval/{self.split}", "nearest": f"nearest_{self.split}", "runtime": "runtime"}
-        return self.workdir(table, row, seed) / f"{names[table.kind]}.json"
+        names = {"main": f"eval/{self.split}", "runtime": "runtime"}
+        return self.workdir(table, row, seed) / f"{names.get(table.kind, f'{table.kind}_{self.split}')}.json"
 
     def _own_fields(self, row: Row, seed: int) -> dict[str, Any]:
         return {"seed": seed, "data.seed": seed, "eval.split": self.split} | dict(row.fields)
@@ -91,7 +92,8 @@ class Experiment:
         """Of the whole config of a run and its data."""
         config = self._with(self._own_fields(row, seed))
         # A training's result depends on neither the hardware nor how often something is logged; times may.
-        free = PATHS if table.kind != "main" else {*PATHS, *configs.FREE} - {"name", "train.steps"}
+        trained = table.kind in ("main", "edit")
+        free = {*PATHS, *configs.FREE} - {"name", "train.steps"} if trained else PATHS
         values = {
             name: configs.field(config, name)
             for name in configs.names(config)

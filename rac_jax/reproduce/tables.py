@@ -1,12 +1,15 @@
-"""The runs of each table or figure of the paper, and the figures that the paper reports for them.
+"""The runs of each table or figure of the paper, and the figures that the paper reports for them; and further tables.
 
 A row is a set of config fields. The paper's figures are given by data set; where the paper shows a curve without
 numbers there are none.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
+
+from ml_collections import ConfigDict
 
 from rac_jax import config as configs
 
@@ -33,11 +36,12 @@ class Table:
 
     title: str
     rows: tuple[Row, ...]
-    kind: str = "main"  # of its runs: main (training and evaluation) | nearest | runtime
+    kind: str = "main"  # of its runs: main (training and evaluation) | nearest | runtime | edit
     columns: tuple[str, ...] = COLUMNS  # in %
     measures: tuple[str, ...] = ()  # further columns, in other units
     axis: str = ""  # of the plot; "" = one bar per row
     log: bool = False  # whether the axis is logarithmic
+    across: bool = False  # the plot has a curve per row; the axis is that of the columns
 
 
 def _groups(all_: float, many: float, medium: float, few: float) -> dict[str, float]:
@@ -227,6 +231,56 @@ RUNTIME = Table(
     measures=("s an epoch", RATIO, "ms a step", "rows in memory"),
 )
 
+VOICES = Table(
+    "Voices",
+    tuple(
+        Row(" + ".join(some), {"model.voices": "+".join(some)})
+        for number in range(1, len(configs.VOICES) + 1)
+        for some in itertools.combinations(configs.VOICES, number)
+    ),
+)
+
+SHARES = (0.25, 0.5, 0.75, 1.0)  # of the rows
+KEPT_CLASSES = 0.8
+GAIN = "share of the gain, %"
+
+
+def at(share: float) -> str:
+    """The column for a memory with this share of the rows."""
+    return f"memory at {100 * share:g} %"
+
+
+EDIT = Table(
+    "Rows added to the memory without training",
+    tuple(Row(f"trained on {100 * share:g} %", {"data.keep_share": share}) for share in SHARES),
+    kind="edit",
+    columns=tuple(map(at, SHARES)),
+    measures=(GAIN, "few"),
+    axis="rows in the memory",
+    across=True,
+)
+
+NEW = Table(
+    "Classes added to the memory without training",
+    (
+        Row(f"trained on {100 * KEPT_CLASSES:g} % of the classes", {"data.keep_classes": KEPT_CLASSES}),
+        Row("trained on all classes", {}),
+    ),
+    kind="edit",
+    columns=("before", "all", "old classes", "new classes"),
+    measures=(GAIN, "lost"),
+)
+
+
+def fitting(table: Table, config: ConfigDict) -> Table:
+    """The table without rows that need voices that the config has not."""
+    if table is not VOICES:
+        return table
+    known = set(configs.voices(config))
+    rows = tuple(row for row in table.rows if set(row.fields["model.voices"].split("+")) <= known)
+    return dataclasses.replace(table, rows=rows)
+
+
 TABLES = {
     "main": MAIN,
     "retrieval": ENCODERS,
@@ -238,4 +292,7 @@ TABLES = {
     "tau": TAU,
     "runtime": RUNTIME,
     "fusion": FUSION,
+    "voices": VOICES,
+    "edit": EDIT,
+    "new": NEW,
 }

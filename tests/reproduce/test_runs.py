@@ -17,7 +17,7 @@ from PIL import Image
 from configs import digits
 from rac_jax import config as configs
 from rac_jax.reproduce import runs
-from rac_jax.reproduce.tables import TABLES, Row
+from rac_jax.reproduce.tables import TABLES, Row, fitting
 from rac_jax.runtime import interruption
 from tests import tiny
 
@@ -45,8 +45,9 @@ def test_rows_of_several_tables_share_a_run_and_no_two_of_one_table_do(tmp_path)
 
     assert str(folder("main", "RAC")).startswith("main/as_configured/seed_0-")
     assert folder("tau", "τ = 1") == folder("reweighting", "none") == folder("fusion", "sqrt") == folder("main", "RAC")
-    assert str(folder("k", "k = 10")).startswith("main/memory.k_10_model.voices_retrieval/seed_0-")
-    assert folder("k", "k = 30") == folder("main", "retrieval, LACE")
+    assert str(folder("k", "k = 10")).startswith("main/memory.k_10_model.voices_text/seed_0-")
+    assert folder("k", "k = 30") == folder("main", "retrieval, LACE") == folder("voices", "text")
+    assert folder("edit", "trained on 100 %") == folder("new", "trained on all classes")
     for table in TABLES.values():
         assert len({experiment.workdir(table, row, 0) for row in table.rows}) == len(table.rows)
     long, other = (runs.folder_name({"model.encoder.weights": "a/" * 100 + end}) for end in "xy")
@@ -56,7 +57,7 @@ def test_rows_of_several_tables_share_a_run_and_no_two_of_one_table_do(tmp_path)
 def test_every_row_of_the_demo_is_a_valid_config(tmp_path):
     experiment = runs.Experiment(tmp_path, [], tiny.config(devices=1), "test")
     for table in TABLES.values():
-        for row in table.rows:
+        for row in fitting(table, experiment.config).rows:
             configs.validate(experiment._with(experiment.fields(table, row, 0)), devices=1)
 
 
@@ -172,6 +173,7 @@ def test_rows_share_a_memory_where_they_can(tmp_path):
     assert set(folders("k", seed=1)) != {k}  # the digits are split by the seed
     none, random, clip, large = folders("runtime")
     assert none == random == clip == k and large != k  # one that grows is nobody else's
+    assert set(folders("edit")) == set(folders("new")) == {k}  # keys of all images, whatever is trained on
     assert set(folders("index")) == {None}
     commands = [experiment.command(TABLES["index"], row, 0) for row in TABLES["index"].rows]
     assert all(command[-1] == f"--keys={tmp_path / 'keys'}" for command in commands)
