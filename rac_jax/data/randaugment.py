@@ -53,6 +53,8 @@ def invert(image: Image.Image, _: float, __: Image.Resampling) -> Image.Image:
 
 
 def posterize(image: Image.Image, bits: float, _: Image.Resampling) -> Image.Image:
+    if int(bits) < 1:  # Pillow refuses 0 bits, which leave a black image
+        return Image.new(image.mode, image.size)
     return ImageOps.posterize(image, int(bits))
 
 

@@ -73,6 +73,9 @@ def test_smooth_is_pillows(shape: tuple[int, int]):
 def test_extremes_stay_in_range():
     posterize = randaugment.OPERATIONS["PosterizeIncreasing"][1]
     assert [posterize(m, 1) for m in (0, 2.4, 2.5, 10)] == [4, 4, 3, 0]
+    white = Image.new("RGB", (2, 2), "white")
+    kept = [randaugment.posterize(white, bits, Image.Resampling.BILINEAR).getpixel((0, 0))[0] for bits in (0, 1, 8)]
+    assert kept == [0, 128, 255]
     solarize = randaugment.OPERATIONS["SolarizeIncreasing"][1]
     assert [solarize(m, 1) for m in (0, 10)] == [256, 0]
     enhance = randaugment.OPERATIONS["ColorIncreasing"][1]
