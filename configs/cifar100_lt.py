@@ -5,6 +5,8 @@
     python -m rac_jax.main --config=configs/cifar100_lt.py:10 …        # the same at imbalance 10; also :50
     python -m rac_jax.main --config=configs/cifar100_lt.py:cifar10 …   # CIFAR-10-LT, imbalance 100
     python -m rac_jax.main --config=configs/cifar100_lt.py:small …     # the paper's RAC, in minutes on a CPU
+    python -m rac_jax.main --config=configs/cifar100_lt.py:instant …   # votes and prototypes: seconds after E's pass
+    python -m rac_jax.main --config=configs/cifar100_lt.py:plus …      # frozen ViT-B/16 with adapters, for a GPU
 
 DIR holds the binary version of CIFAR (cifar-100-binary/), class folders, or what TFDS prepared. Class folders that are
 long-tailed already are left as they are. E and B: EfficientNet-Lite0 (ImageNet) at 128 pixels.
@@ -21,7 +23,7 @@ from ml_collections import ConfigDict
 from rac_jax import config
 
 VARIANTS = {"": ("cifar100_lt", 100.0), "50": ("cifar100_lt", 50.0), "10": ("cifar100_lt", 10.0)}
-VARIANTS["small"] = VARIANTS["instant"] = VARIANTS[""]
+VARIANTS["small"] = VARIANTS["instant"] = VARIANTS["plus"] = VARIANTS[""]
 VARIANTS["cifar10"] = ("cifar10_lt", 100.0)
 
 
@@ -44,6 +46,11 @@ def get_config(variant: str = "") -> ConfigDict:
     c.eval.batch_size = 200
     if variant == "small":
         _small(c)
+    if variant == "plus":
+        c.data.image_size = 224
+        c.model.base.name = c.model.encoder.name = "vit_b16"
+        c.model.base.weights = c.model.encoder.weights = "vit_b16:augreg_in21k"
+        config.adapted(c, classes=100)
     if variant == "instant":
         config.instant(c)
         c.data.workers = 0

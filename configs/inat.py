@@ -4,6 +4,7 @@
     python -m rac_jax.main --config=configs/inat.py:384           # at 384 × 384 pixels
     python -m rac_jax.main --config=configs/inat.py:base          # base voice only, LACE
     python -m rac_jax.main --config=configs/inat.py:paper         # RAC with the paper's scale, exclusion and search
+    python -m rac_jax.main --config=configs/inat.py:plus        # frozen B with adapters, votes and prototypes
 
 DIR holds the competition's images (train_val2018) and its JSON files, or the list files. Weights as in
 configs/places.py. If any of them is missing, the run stops within seconds and says which file it needs and where to put
@@ -15,7 +16,7 @@ from ml_collections import ConfigDict
 
 from rac_jax import config
 
-VARIANTS = ("", "384", "base", "paper")
+VARIANTS = ("", "384", "base", "paper", "plus")
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -41,4 +42,7 @@ def get_config(variant: str = "") -> ConfigDict:
         c.memory.exclude = "first"
         c.memory.ef_search = 16
         c.memory.cut = "token"
+    if variant == "plus":
+        config.adapted(c, classes=8142)
+        c.train.epochs = 20.0
     return c

@@ -4,6 +4,7 @@
     python -m rac_jax.main --config=configs/places.py:base        # base voice only, LACE
     python -m rac_jax.main --config=configs/places.py:text        # text voice only, LACE
     python -m rac_jax.main --config=configs/places.py:paper       # RAC with the paper's scale, exclusion and search
+    python -m rac_jax.main --config=configs/places.py:plus        # frozen B with adapters, votes and prototypes
 
 DIR holds the 256 × 256 images of Places365-Standard and the Places365-LT lists. Weights: AugReg's
 ViT-B/16 (ImageNet-21k) for B and E, and OpenAI's CLIP ViT-B/16 file for T, in --config.weights_dir.
@@ -15,7 +16,7 @@ from ml_collections import ConfigDict
 
 from rac_jax import config
 
-VARIANTS = ("", "base", "text", "paper")
+VARIANTS = ("", "base", "text", "paper", "plus")
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -38,4 +39,6 @@ def get_config(variant: str = "") -> ConfigDict:
         c.memory.exclude = "first"
         c.memory.ef_search = 16
         c.memory.cut = "token"
+    if variant == "plus":
+        config.adapted(c, classes=365)
     return c

@@ -61,6 +61,8 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.model.base = _encoder("vit_b16")  # B, trained; the name "keys" means B = E: its head reads E's keys
     c.model.encoder = _encoder("vit_b16")  # E, frozen
     c.model.text = _encoder("clip_text")  # T, trained
+    c.model.head = "linear"  # of base and text: linear | cosine
+    c.model.head_start = "random"  # of the base head: random | means (class means of E's keys: B must start as E)
     c.model.scale = "sqrt"  # of fusion "paper": paper (L/2) | sqrt (√L/2) | learned
     c.model.vote = ConfigDict()
     c.model.vote.temperature = 0.05  # a neighbour's weight is exp((similarity − 1) / temperature)
@@ -156,6 +158,24 @@ def instant(c: ConfigDict) -> None:
     c.train.update(batch_size=128, epochs=20.0, calibrate_new=True)
 
 
+def adapted(c: ConfigDict, classes: int, blocks: int = 12) -> None:
+    """A frozen ViT with adapters (the recipe of LIFT, ICML 2024), and the memory's voices beside it.
+
+    The width of the adapters grows with the number of classes, as in LIFT.
+    """
+    c.model.voices, c.model.fusion = "base+vote+prototype", "sum"
+    c.model.base.adapter = max(1, 2 ** int(math.log2(classes / (2 * blocks))))
+    c.model.head, c.model.head_start, c.model.drop_path = "cosine", "means", 0.0
+    c.model.prototype.rank = 32
+    c.memory.k, c.memory.lookup = 50, "cached"
+    c.data.update(crop=0.875, crop_scale=(0.08, 1.0), randaugment_layers=0)
+    c.loss.smoothing = 0.0
+    c.optim.frozen = r"base\.(?!blocks\.\d+\.adapter)"
+    c.optim.update(name="sgd", learning_rate=0.01, min_learning_rate=0.0, warmup_epochs=0.0, weight_decay=5e-4)
+    c.optim.clip = 1e3
+    c.train.update(batch_size=128, epochs=10.0)
+
+
 def _encoder(name: str) -> ConfigDict:
     """A model, its weights and its options. An option that is 0 or "" has the value that the model's name implies."""
     e = ConfigDict()
@@ -167,6 +187,7 @@ def _encoder(name: str) -> ConfigDict:
     e.mlp_width = 0  # of the hidden layer in a block
     e.patch = 0  # ViT: side of a patch in pixels
     e.projection = 0  # CLIP: width of the last linear layer
+    e.adapter = 0  # ViT as B: width of a trained layer beside each MLP, the rest being frozen by optim.frozen
     e.activation = ""  # gelu | gelu_tanh | quick_gelu
     e.epsilon = 0.0  # of layer norms
     e.batch_norm = ""  # B with batch norms: frozen | update
@@ -266,6 +287,7 @@ ENCODER = {
     "mlp_width": _integer(0, 2**18),
     "patch": _integer(0, 2**12),
     "projection": _integer(0, 2**16),
+    "adapter": _integer(0, 2**12),
     "activation": _choice("", "gelu", "gelu_tanh", "quick_gelu"),
     "epsilon": _number(0, 1),
     "batch_norm": _choice("", "frozen", "update"),
@@ -308,6 +330,8 @@ RULES: dict[str, Rule] = {
     "model.prototype.scale": _above_0(1e4),
     "model.prototype.rank": _integer(0, 2**14),
     **{f"model.{role}.{name}": rule for role in ("base", "encoder", "text") for name, rule in ENCODER.items()},
+    "model.head": _choice("linear", "cosine"),
+    "model.head_start": _choice("random", "means"),
     "model.scale": _choice("paper", "sqrt", "learned"),
     "model.drop_path": _below_1(),
     "model.dtype": _choice("bfloat16", "float32"),
@@ -399,6 +423,9 @@ def _relations(config: ConfigDict, devices: int) -> Iterator[tuple[str, bool, st
     one_cosine = config.loss.name not in ("ldam", "ldam_paper") or speaking in (("base",), ("text",))
     words = "lace, ce or balce with several voices: LDAM's margins are in cosines of one voice"
     yield "loss.name", one_cosine, words
+    same = config.model.base.name == KEYS or config.model.base.weights == config.model.encoder.weights != ""
+    from_means = config.model.head_start == "random" or ("encoder" in roles(config) and same)
+    yield "model.head_start", from_means, "random unless B starts from E's weights and a voice uses the memory"
     summed = len(speaking) == 1 or config.model.fusion == "sum" or speaking == ("base", "text")
     yield "model.fusion", summed, "sum for other voices than base+text"
     balanced = config.loss.name != "balce" or config.loss.reweight == "none"

@@ -129,13 +129,18 @@ class Run:
         return {"memory": found.fingerprint, "sources": rows, "offset": float(self.retriever.knowledge.offset)}
 
     def read_weights(self) -> dict[str, np.ndarray]:
-        """The arrays of the weights files of B and T, by the model's paths."""
+        """The arrays of the weights files of B and T, and a head made of class means, by the model's paths."""
         trained = [role for role in configs.roles(self.config) if role != "encoder"]
-        return {
+        arrays = {
             f"{role}.{path}": array
             for role in trained
             for path, array in weights.from_config(self.config, role, getattr(self.model, role)).items()
         }
+        if self.config.model.head_start == "means" and self.retriever is not None:
+            known = self.retriever.knowledge
+            means = np.asarray(known.sums) / np.maximum(np.asarray(known.counts), 1)[:, None]
+            arrays["base_head.kernel"] = means[: self.classes.trained].T
+        return arrays
 
     def check(self) -> None:
         """Raise the error of a failed lookup, if there was one."""
@@ -168,7 +173,7 @@ def _model(config: ConfigDict, num_classes: int, key_width: int, tokenizer: Toke
         epsilon=m.vote.epsilon,
         prototype_scale=m.prototype.scale,
         prototype_rank=m.prototype.rank,
-        cosine_head=config.loss.name.startswith("ldam"),
+        cosine_head=m.head == "cosine" or config.loss.name.startswith("ldam"),
         unit_keys=config.memory.metric == "cosine",
     )
     return RAC(base, text, num_classes=num_classes, key_width=key_width, settings=settings, rngs=rngs)

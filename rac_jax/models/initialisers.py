@@ -1,9 +1,9 @@
 """Initial values of parameters. jax.random is partitionable: in a jitted program a device draws only its own shard."""
 
 import jax
-from jax.nn.initializers import Initializer, truncated_normal, variance_scaling
+from jax.nn.initializers import Initializer, truncated_normal, variance_scaling, zeros
 
-__all__ = ["Initializer", "fan_out", "small", "truncated_normal", "xavier"]
+__all__ = ["Initializer", "fan_out", "small", "truncated_normal", "xavier", "zeros"]
 
 small = truncated_normal(0.02)
 """For transformers: normal, cut at two standard deviations."""

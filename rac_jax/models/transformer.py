@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rac_jax.models import layers
+from rac_jax.models import initialisers, layers
 
 Rows = Callable[[jax.Array], jax.Array]  # selects rows [B, Q, D] of [B, T, D]
 
@@ -25,6 +25,7 @@ class Block(nnx.Module):
         epsilon: float,
         drop: float = 0.0,
         layer_scale: float | None = None,
+        adapter: int = 0,
         dtype: Any,
         rngs: nnx.Rngs,
     ):
@@ -37,6 +38,7 @@ class Block(nnx.Module):
             self.scale1 = nnx.Param(jnp.full((width,), layer_scale, jnp.float32))
             self.scale2 = nnx.Param(jnp.full((width,), layer_scale, jnp.float32))
         self.scaled = layer_scale is not None
+        self.adapter = Adapter(width, adapter, epsilon=epsilon, dtype=dtype, rngs=rngs) if adapter else None
         self.activation = activation
         self.drop = drop
 
@@ -61,7 +63,26 @@ class Block(nnx.Module):
         if self.scaled:
             mixed = mixed * self.scale1[...].astype(x.dtype)[None, None, :]
         x = x + layers.drop_path(mixed, self.drop, first)
+        adapted = None if self.adapter is None else self.adapter(x)
         mixed = self.down(layers.activation(self.activation)(self.up(self.norm2(x))))
         if self.scaled:
             mixed = mixed * self.scale2[...].astype(x.dtype)[None, None, :]
-        return x + layers.drop_path(mixed, self.drop, second)
+        x = x + layers.drop_path(mixed, self.drop, second)
+        return x if adapted is None else x + adapted
+
+
+class Adapter(nnx.Module):
+    """AdaptFormer: a narrow layer beside the MLP of a frozen block, scale · (up(relu(down(norm(x))))).
+
+    It starts at zero, so that a model with adapters first computes exactly what it does without.
+    """
+
+    def __init__(self, width: int, narrow: int, *, epsilon: float, dtype: Any, rngs: nnx.Rngs):
+        self.norm = layers.LayerNorm(width, epsilon=epsilon)
+        self.down = layers.Dense(width, narrow, dtype=dtype, rngs=rngs)
+        self.up = layers.Dense(narrow, width, init=initialisers.zeros, dtype=dtype, rngs=rngs)
+        self.scale = nnx.Param(jnp.ones((), jnp.float32))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, T, D] to [B, T, D]."""
+        return self.scale[...].astype(x.dtype) * self.up(jax.nn.relu(self.down(self.norm(x))))

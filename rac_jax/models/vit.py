@@ -27,6 +27,7 @@ class ViT(nnx.Module):
         patch_bias: bool = True,
         layer_scale: float | None = None,
         projection: int = 0,
+        adapter: int = 0,
         drop_path: float = 0.0,
         remat: bool = False,
         preprocessing: preprocessing.Preprocessing = preprocessing.HALF,
@@ -47,6 +48,7 @@ class ViT(nnx.Module):
           patch_bias: whether the patch embedding has a bias; CLIP's has none.
           layer_scale: first value of a learned scale per channel after attention and MLP (DINOv2); None for no scale.
           projection: width of a last linear layer without bias (CLIP); 0 for none.
+          adapter: width of a trained layer beside each MLP (AdaptFormer); 0 for none.
           drop_path: rate of stochastic depth in the last block; the first has none.
           remat: recompute activations in the backward pass instead of keeping them.
           preprocessing: how images are prepared; its image size gives the number of positions.
@@ -67,6 +69,7 @@ class ViT(nnx.Module):
                 epsilon=epsilon,
                 drop=drop,
                 layer_scale=layer_scale,
+                adapter=adapter,
                 dtype=dtype,
                 rngs=rngs,
             )

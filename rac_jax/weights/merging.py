@@ -15,14 +15,15 @@ def parameters(model: nnx.Module) -> dict[str, nnx.Variable]:
 
 
 def check(model: nnx.Module, arrays: Tensors, *, source: str) -> None:
-    """Raise ValueError unless the arrays are exactly the model's, in its shapes, and finite.
+    """Raise ValueError unless the arrays are exactly the model's (but for adapters), in its shapes, and finite.
 
     Args:
       model: what they are for; shapes without values will do (`nnx.eval_shape`).
       arrays: by our parameters' paths.
       source: the file's name, for the error.
     """
-    lines = _differences(parameters(model), arrays)
+    published = {path: value for path, value in parameters(model).items() if ".adapter." not in path}
+    lines = _differences(published, arrays)
     if lines:
         raise ValueError(_report(lines, model, source))
     for path, array in arrays.items():

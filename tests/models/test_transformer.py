@@ -62,3 +62,15 @@ def test_remat_halves_the_memory_of_the_gradient_and_changes_no_number():
         gradients.append(compiled(params))
     assert temporary[1] < 0.5 * temporary[0]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *gradients)
+
+
+def test_adapters_start_at_nothing_and_then_change_the_output():
+    options = {"width": 16, "depth": 2, "heads": 2, "patch": 8, "image_size": 16}
+    plain = models.create("vit_ti16", rngs=nnx.Rngs(0), **options)
+    adapted = models.create("vit_ti16", rngs=nnx.Rngs(0), adapter=3, **options)
+    shared = {path: value for path, value in nnx.to_flat_state(nnx.state(plain))}
+    nnx.update(adapted, nnx.from_flat_state(list(shared.items())))
+    images = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
+    np.testing.assert_array_equal(adapted(images), plain(images))
+    adapted.blocks[0].adapter.up.bias[...] = jnp.zeros(16).at[0].set(1.0)
+    assert np.abs(adapted(images) - plain(images)).max() > 0.01
