@@ -5,7 +5,6 @@
     python -m rac_jax.main --config=configs/cifar100_lt.py:10 …        # the same at imbalance 10; also :50
     python -m rac_jax.main --config=configs/cifar100_lt.py:cifar10 …   # CIFAR-10-LT, imbalance 100
     python -m rac_jax.main --config=configs/cifar100_lt.py:small …     # the paper's RAC, in minutes on a CPU
-    python -m rac_jax.main --config=configs/cifar100_lt.py:instant …   # votes and prototypes: seconds after E's pass
     python -m rac_jax.main --config=configs/cifar100_lt.py:plus …      # frozen ViT-B/16 with adapters, for a GPU
 
 DIR holds the binary version of CIFAR (cifar-100-binary/), class folders, or what TFDS prepared. Class folders that are
