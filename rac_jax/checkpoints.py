@@ -81,8 +81,8 @@ class Checkpoints:
         free = shutil.disk_usage(self.manager.directory).free
         if free < each * to_come:
             raise OSError(
-                f"{self.manager.directory} has {free / 1e6:,.0f} MB free, and {to_come} checkpoints of "
-                f"{each / 1e6:,.0f} MB are to come; make room, use another --workdir, or lower config.checkpoint.keep"
+                f"{self.manager.directory} has {free / 1e6:,.0f} MB free, and {to_come} more checkpoints need "
+                f"{each / 1e6:,.0f} MB each; make room, use another --workdir, or lower config.checkpoint.keep"
             )
 
     def wait(self) -> None:
@@ -198,7 +198,7 @@ def warn_of_other_memory(step: int, before: dict[str, Any], now: dict[str, Any])
     """Warn when the memory is not the one that a step was trained with."""
     if before["memory"] != now["memory"]:
         logging.warning(
-            "the memory is another one now: step %d was trained with %s (%s), and this is %s (%s)",
+            "the memory has changed: step %d was trained with %s (%s); now it has %s (%s)",
             step, _sources(before), _short(before), _sources(now), _short(now),
         )  # fmt: skip
 

@@ -45,7 +45,7 @@ def small_disk(tmp_path):
 def test_a_disk_too_small_is_refused_before_training(small_disk, tmp_path):
     done = small_disk("4m", sys.executable, "-m", "rac_jax.main", f"--workdir={tmp_path}/run", *TINY)
     assert done.returncode == 1
-    assert "MB free, and 2 checkpoints of" in done.stderr and "config.checkpoint.keep" in done.stderr
+    assert "MB free, and 2 more checkpoints need" in done.stderr and "config.checkpoint.keep" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -35,7 +35,7 @@ def test_an_option_that_a_model_does_not_take_is_refused(tmp_path):
     config = tiny.config("base")
     config.model.base.batch_norm = "update"
     with pytest.raises(
-        ConfigError, match=r"config\.model\.base\.batch_norm .* vit_ti16 has no such option, but .*depth"
+        ConfigError, match=r"config\.model\.base\.batch_norm .* vit_ti16 has no such option; it has .*depth"
     ):
         Run.from_config(config, tmp_path)
 

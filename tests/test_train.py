@@ -200,7 +200,7 @@ def test_a_memory_that_has_changed_is_used_as_it_is_and_the_run_says_so(eight, t
     add(workdir / "memory", "more", keys + np.float32(0.001), texts=("a digit",))
     caplog.set_level(logging.WARNING, logger="absl")
     evaluate.evaluate_checkpoint(config, workdir, step=20, split="test")
-    assert "step 20 was trained with train 466" in caplog.text and "this is train 466, more 20" in caplog.text
+    assert "step 20 was trained with train 466" in caplog.text and "now it has train 466, more 20" in caplog.text
     after = json.loads((workdir / "eval" / "test.json").read_text())
     assert before["sources"] == {"train": 466}
     assert after["sources"] == {"train": 466, "more": 20} and after["memory"] != before["memory"]

@@ -21,7 +21,9 @@ def read_text(source: Path) -> str:
         ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"{source}, line {line}: a NUL character; this is no text, or UTF-16: save the file as UTF-8")
+        raise ValueError(
+            f"{source}, line {line}: a NUL character: this is not text, or it is UTF-16; save the file as UTF-8"
+        )
     return text
 
 

@@ -59,7 +59,7 @@ LONGEST = 60  # characters of a text that search shows
 def main(argv: Sequence[str]) -> None:
     command, arguments = argv[1] if len(argv) > 1 else "", list(argv[2:])
     if command not in COMMANDS:
-        raise app.UsageError(f"{command!r} is no command; there are {', '.join(COMMANDS)}\n\n{__doc__}")
+        raise app.UsageError(f"{command!r} is not a command; there are {', '.join(COMMANDS)}\n\n{__doc__}")
     if arguments and command != "search":
         raise app.UsageError(f"unknown arguments: {' '.join(arguments)}")
     if not MEMORY.value:

@@ -273,7 +273,7 @@ def _check_k(config: ConfigDict, enabled: int, rows: int) -> None:
         raise ConfigError(
             f"config.memory.k is {k}, but the memory has {enabled} images"
             + (f" (a further {rows - enabled} are disabled, removed or not kept)" if rows > enabled else "")
-            + (" and a training image is no neighbour of its own" if spare else "")
+            + (" and a training image is not its own neighbour" if spare else "")
             + f"; k may be at most {max(enabled - spare, 0)}"
         )
 

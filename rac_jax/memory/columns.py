@@ -74,7 +74,7 @@ def read(path: Path, rows: int, classes: int) -> pa.Table:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         table.validate(full=True)  # a wrong offset would read outside of the file
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise BadMemory(f"{path} is no Arrow file, or was cut short ({error})") from error
+        raise BadMemory(f"{path} is not an Arrow file, or was cut short ({error})") from error
     if table.schema != SCHEMA:
         raise BadMemory(f"{path} has the columns {table.schema.names}; a memory's are {SCHEMA.names}")
     if len(table) != rows:

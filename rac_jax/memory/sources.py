@@ -150,9 +150,9 @@ def _keys(file: Path, texts: str, labels: str) -> Content:
     try:
         keys = np.load(file, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{file} is no .npy file, or was cut short ({error})") from error
+        raise ValueError(f"{file} is not a .npy file, or was cut short ({error})") from error
     if not isinstance(keys, np.ndarray):
-        raise ValueError(f"{file} is no .npy file but an archive of several; keys are one array [rows, width]")
+        raise ValueError(f"{file} is an archive of arrays, not a .npy file; keys are one array [rows, width]")
     if keys.ndim != 2 or keys.dtype.kind != "f":
         raise ValueError(f"{file} holds {keys.dtype} {list(keys.shape)}; keys are floating-point [rows, width]")
     named = [""] * len(keys)

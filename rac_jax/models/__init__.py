@@ -132,7 +132,7 @@ def _check(config: ConfigDict, role: str) -> None:
 
     possible = ", ".join(name for name in described if name in known) or "none"
     for name, value in options.items():
-        require(name in known, name, f"{described.name} has no such option, but {possible}")
+        require(name in known, name, f"{described.name} has no such option; it has {possible}")
         if isinstance(value, int | float):
             require(0 < value < math.inf, name, f"it must be positive, or 0 for the value of {described.name}")
     if "heads" in known:

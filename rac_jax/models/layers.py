@@ -145,7 +145,7 @@ ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
 def activation(name: str) -> Callable[[jax.Array], jax.Array]:
     """gelu (erf: timm, Hugging Face, BERT), gelu_tanh (vit_jax) or quick_gelu (OpenAI's CLIP)."""
     if name not in ACTIVATIONS:
-        raise ValueError(f"activation={name!r} is none of {', '.join(map(repr, ACTIVATIONS))}")
+        raise ValueError(f"activation={name!r} is unknown; it must be one of {', '.join(map(repr, ACTIVATIONS))}")
     return ACTIVATIONS[name]
 
 

@@ -34,7 +34,7 @@ def vectors(path: pathlib.Path) -> np.ndarray:
     try:
         chunks = list(_text_chunks(path))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no GloVe file: it is not UTF-8 text ({error})") from error
+        raise ValueError(f"{path} is not a GloVe file: it is not UTF-8 text ({error})") from error
     return np.concatenate([np.zeros((1, chunks[0].shape[1]), np.float32), *chunks])
 
 
@@ -51,7 +51,9 @@ def _text_chunks(path: pathlib.Path) -> Iterator[np.ndarray]:
         width = len(lines.readline().split()) - 1
         lines.seek(0)
         if width < 1:
-            raise ValueError(f"{path} is no GloVe file: a line is a word and its numbers, with spaces between")
+            raise ValueError(
+                f"{path} is not a GloVe file, where each line is a word and its numbers, separated by spaces"
+            )
         done = 0
         while block := [line for _, line in zip(range(_LINES_AT_ONCE), lines, strict=False)]:
             numbers = [line.rstrip("\n").split(" ", line.count(" ") - width + 1)[-1] for line in block]

@@ -91,7 +91,7 @@ def _json(text: bytes, source: str) -> dict:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{source} is damaged: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{source} is damaged: it is no JSON object")
+        raise ValueError(f"{source} is damaged: it is not a JSON object")
     return found
 
 
@@ -107,7 +107,7 @@ def _unknown(path: pathlib.Path, head: bytes) -> str:
     if head.lstrip().lower().startswith((b"<!doctype", b"<html")):
         return f"{path} is a web page, not weights: the download needed a login or the address was wrong"
     return (
-        f"{path} is no weights file that rac_jax knows: it begins with {head[:8]!r}. "
+        f"{path} is not a weights file that rac_jax can read: it begins with {head[:8]!r}. "
         "Supported are .npz, .safetensors, torch's .pt and .pth, and Hugging Face folders"
     )
 

@@ -157,7 +157,7 @@ def test_check_says_what_is_damaged(command, memory, capsys):
     "arguments, message",
     [
         (["list", "--memory=nowhere"], "error: there is no memory in nowhere"),
-        (["lst", "--memory=nowhere"], "'lst' is no command; there are build, add, remove"),
+        (["lst", "--memory=nowhere"], "'lst' is not a command; there are build, add, remove"),
         (["remove"], "name the memory's folder: --memory=DIR"),
     ],
     ids=["no memory", "no command", "no folder"],

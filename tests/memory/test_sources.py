@@ -167,7 +167,7 @@ def test_a_class_that_is_named_twice_and_an_archive_of_keys_are_refused(pets, tm
     with pytest.raises(ValueError, match=r"names\.txt names the class 'cat' twice"):
         read(f"list:{pets / 'list.txt'}", classes=str(pets / "names.txt"))
     np.savez(tmp_path / "k.npz", a=np.eye(2))
-    with pytest.raises(ValueError, match=r"k\.npz is no \.npy file but an archive"):
+    with pytest.raises(ValueError, match=r"k\.npz is an archive of arrays, not a \.npy file"):
         read(f"keys:{tmp_path / 'k.npz'}", texts=str(pets / "names.txt"))
 
 
@@ -180,7 +180,7 @@ def test_wrong_keys(tmp_path):
     with pytest.raises(ValueError, match=r"holds int32 \[1, 4\]; keys are floating-point"):
         read(f"keys:{tmp_path / 'k.npy'}", texts=str(tmp_path / "t.txt"))
     np.save(tmp_path / "k.npy", np.array([{"evil": 1}]), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"k\.npy is no \.npy file"):
+    with pytest.raises(ValueError, match=r"k\.npy is not a \.npy file"):
         read(f"keys:{tmp_path / 'k.npy'}", texts=str(tmp_path / "t.txt"))
     with pytest.raises(FileNotFoundError, match="there is no file"):
         read("keys:nowhere.npy", texts="x")

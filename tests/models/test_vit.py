@@ -126,5 +126,5 @@ def test_sizes_that_do_not_fit_are_named():
     model = nnx.eval_shape(lambda: models.create("vit_b16", **SIZES))
     with pytest.raises(ValueError, match="made with image_size=64"):
         nnx.eval_shape(lambda m: m(jnp.zeros((1, 96, 96, 3))), model)
-    with pytest.raises(ValueError, match="activation='relu7' is none of"):
+    with pytest.raises(ValueError, match="activation='relu7' is unknown"):
         nnx.eval_shape(lambda: models.create("vit_b16", activation="relu7", **SIZES)(jnp.zeros((1, 64, 64, 3))))

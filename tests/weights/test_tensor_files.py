@@ -91,7 +91,7 @@ def test_objects_in_an_npz_are_not_unpickled(tmp_path):
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS pointer"),
         (b"<!DOCTYPE html><html>Not found", "is a web page"),
-        (b"", "no weights file that rac_jax knows"),
+        (b"", "not a weights file that rac_jax can read"),
         (b"hello, world, and so on", "begins with b'hello, w'"),
     ],
 )

@@ -88,5 +88,5 @@ def _read_rows(file: Path, label_bytes: int) -> np.ndarray:
     row = label_bytes + 3 * 32 * 32
     content = np.fromfile(file, np.uint8)
     if content.size == 0 or content.size % row:
-        raise ValueError(f"{file}: {content.size} bytes is no multiple of {row}; it was cut short")
+        raise ValueError(f"{file}: {content.size} bytes is not a multiple of {row}; the file was cut short")
     return content.reshape(-1, row)

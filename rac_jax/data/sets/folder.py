@@ -18,7 +18,7 @@ def load(root: str, *, seed: int, val_share: float, test_share: float) -> Datase
     """The shares are of each class's images. They are used where there is neither a test nor a val folder."""
     folder = Path(root)
     if not root or not folder.is_dir():
-        raise FileNotFoundError(f"config.data.root is {root!r}, which is no folder. {HOW_TO}")
+        raise FileNotFoundError(f"config.data.root is {root!r}, which is not a folder. {HOW_TO}")
     parts = layout.read(folder).splits or {"train": folder}
     class_names = _class_names(parts["train"])
     splits = {name: _scan(folder, part, class_names, name) for name, part in parts.items()}
@@ -31,7 +31,7 @@ def read(root: str, split: str) -> tuple[tuple[str, ...], Split]:
     """The class names and all images of a folder of class folders, or of its folder for that split."""
     folder = Path(root)
     if not root or not folder.is_dir():
-        raise FileNotFoundError(f"{root!r} is no folder. {HOW_TO}")
+        raise FileNotFoundError(f"{root!r} is not a folder. {HOW_TO}")
     parts = layout.read(folder).splits
     if parts and split not in parts:
         raise FileNotFoundError(f"{folder} has a folder for train, but none for {split}")

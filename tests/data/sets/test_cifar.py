@@ -51,5 +51,5 @@ def test_absent_or_cut_short(tmp_path: Path):
     write_binary(tmp_path / "cifar-100-binary", "fine_label_names.txt", ["train.bin", "test.bin"], 100, 2)
     file = tmp_path / "cifar-100-binary/test.bin"
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(ValueError, match=r"test\.bin: \d+ bytes is no multiple of 3074; it was cut short"):
+    with pytest.raises(ValueError, match=r"test\.bin: \d+ bytes is not a multiple of 3074; the file was cut short"):
         create("cifar100_lt", tmp_path)
