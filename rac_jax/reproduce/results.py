@@ -209,10 +209,12 @@ def _plot_across(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
     first = []
     for row in rows:
         points = [(x, *point) for x, column in enumerate(table.columns) if (point := _point(results[row.name], column))]
-        x, middle, spread = zip(*points, strict=True)
-        axes.errorbar(x, middle, spread, marker="o", capsize=3, label=row.name)
-        first.append(points[0][:2])
-    axes.plot(*zip(*first, strict=True), color="#222222", linestyle="--", label="trained on the memory's rows")
+        if points:
+            x, middle, spread = zip(*points, strict=True)
+            axes.errorbar(x, middle, spread, marker="o", capsize=3, label=row.name)
+            first.append(points[0][:2])
+    x, middle = zip(*first, strict=True)
+    axes.plot(x, middle, color="#222222", linestyle="--", label="trained on the memory's rows")
     _label(axes, table, rows)
     axes.set_xticks(range(len(table.columns)), table.columns)
     return figure

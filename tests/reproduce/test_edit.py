@@ -1,7 +1,11 @@
 """Rows and classes that are added after training, on the digits: what each figure is the accuracy of."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +19,8 @@ from rac_jax.reproduce import edit, results
 from rac_jax.reproduce.runs import Result
 from rac_jax.reproduce.tables import EDIT, GAIN, NEW, SHARES, VOICES, at, fitting
 from tests import tiny
+
+ROOT = Path(__file__).parents[2]
 
 
 def instant(folder):
@@ -101,6 +107,24 @@ def test_training_goes_on_only_with_the_same_part_of_the_data(without_two):
     everything = edit.with_all_data(config)
     with pytest.raises(ValueError, match="holds a run on other data"):
         train.train(everything, workdir)
+
+
+@pytest.mark.slow
+def test_the_command_runs_both_rows_and_repeats_none(tmp_path):
+    config = instant(tmp_path)
+    command = [sys.executable, "-m", "rac_jax.reproduce", "new", "--seeds=1", f"--out={tmp_path}"]
+    command += tiny.arguments(config)
+    for _ in range(2):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"TQDM_DISABLE": "1"})
+        assert done.returncode == 0, done.stderr
+    found = {path.parts[-3]: json.loads(path.read_text())["figures"] for path in tmp_path.rglob("edit_test.json")}
+    part, everything = found["data.keep_classes_0.8"], found["as_configured"]
+    share = 100 * (part["all"] - part["before"]) / (everything["all"] - part["before"])
+    text = (tmp_path / "new.md").read_text()
+    assert f"| {part['before']:.1f} | {part['all']:.1f} |" in text and f"| {results.cell([share])} |" in text
+    assert f"| – | {everything['all']:.1f} |" in text and (tmp_path / "new.png").exists()
+    logs = [path.read_text() for path in tmp_path.rglob("log.txt")]
+    assert len(logs) == 2 and all(log.count("neighbours of train") <= 1 for log in logs)
 
 
 def result(**figures):
