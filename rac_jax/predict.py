@@ -1,7 +1,7 @@
 """Classify images with a trained run: python -m rac_jax.predict --workdir=DIR IMAGE|FOLDER… [--json]
 
 Prints for each image the label, its probability, the vote of each voice, and the neighbours in the memory, with a
-mark on those that have the label's text. With --json, prints one JSON object per line. A file that is not a usable
+mark on those that have the same label. With --json, prints one JSON object per line. A file that is not a usable
 image is skipped with a message, and the exit code is then 1.
 """
 

@@ -140,7 +140,7 @@ def timm_transform(like: transforms.TrainTransform) -> Work | None:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedImages:
-    """Images in memory, decoded when asked for: a file system would only blur the measurement."""
+    """Images in memory, decoded on access, so that the file system does not affect the measurement."""
 
     encoded: tuple[bytes, ...]
 

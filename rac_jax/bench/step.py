@@ -54,7 +54,7 @@ class Sizes:
     image: dict[str, int] = dataclasses.field(default_factory=dict)  # options of ViT-B/16, for B and E
     text: dict[str, int] = dataclasses.field(default_factory=dict)  # options of CLIP's text tower
     dispatch_depth: int = 12  # layers of the model whose step is dispatched
-    torch_rounds: int = 9  # 0: PyTorch is left out, for a model of few layers says nothing about it
+    torch_rounds: int = 9  # 0: no comparison with PyTorch, which needs a model of full depth
 
 
 FULL = Sizes(batch=32, keys=62_500, image_size=224, rounds=3)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = settings(sizes, Path(folder))
         print(f"{jax.device_count()} × {jax.default_backend()}, {config.model.dtype}, batch {config.train.batch_size}")
-        print_dispatch(sizes.dispatch_depth)  # first: a process that trains has this one model and no other
+        print_dispatch(sizes.dispatch_depth)  # first, while this is the only model in the process, as in training
         write_images(Path(config.data.root), config)
         write_memory(config, sizes.keys)
         measure(config, sizes, Path(folder))

@@ -119,7 +119,7 @@ def remembered(what: str, root: str, paths: Sequence[bytes], compute: Callable[[
     newest = max((max(state[1:]) for state in found), default=0)
     if time.time() - newest / 1e9 > SETTLED:
         kept = list(cache.items())[-CACHED + 1 :]
-        with contextlib.suppress(OSError):  # without a cache it takes longer, that is all
+        with contextlib.suppress(OSError):  # the cache only saves time
             write_text(cache_file(), json.dumps(dict([*kept, (key.hexdigest(), result)])))
     return result
 

@@ -73,7 +73,7 @@ def _decode_any(encoded: bytes) -> np.ndarray:
     with Image.open(io.BytesIO(encoded)) as picture:
         _refuse_bomb(*picture.size)
         upright = ImageOps.exif_transpose(picture)
-        if upright.mode[0] in "IF":  # 16 or 32 bits a pixel: Pillow's own conversion would cut, not scale
+        if upright.mode[0] in "IF":  # 16 or 32 bits per pixel: Pillow's own conversion would clip instead of scaling
             return np.repeat(eight_bits(np.asarray(upright))[..., None], 3, axis=-1)
         if upright.has_transparency_data:  # on white, as a page shows it
             layer = upright.convert("RGBA")

@@ -179,5 +179,5 @@ def _close(iterator: "weakref.ref[Generator[Batch, None, None]]") -> None:
     """Stop the workers of an iterator that is still in use when the process ends."""
     alive = iterator()
     if alive is not None:
-        with contextlib.suppress(ValueError):  # a thread is just asking for the next batch
+        with contextlib.suppress(ValueError):  # a thread is waiting for the next batch
             alive.close()

@@ -1,4 +1,4 @@
-"""Check a data set and, if asked, pack it into ArrayRecord files that training reads quickly.
+"""Check a data set and, with --out, pack it into ArrayRecord files that training reads quickly.
 
   python -m rac_jax.data.prepare places_lt --root=DIR               check: counts, missing and bad files
   python -m rac_jax.data.prepare places_lt --root=DIR --out=PACKED  check and pack

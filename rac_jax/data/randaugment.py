@@ -15,7 +15,7 @@ from rac_jax.data.shift import shift_rows
 
 MOST = 10.0  # the strongest magnitude
 APPLIED = 0.5  # probability that a drawn operation is applied
-GREY = 128  # what shows where an image was moved away from
+GREY = 128  # the colour of the area that a moved image leaves
 
 Operation = Callable[[Image.Image, float, Image.Resampling], Image.Image]
 

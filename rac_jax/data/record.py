@@ -23,7 +23,7 @@ SHOWN = 8  # differences in a message
 
 
 class OtherData(ValueError):
-    """The data are not those that the run was trained on."""
+    """The data differ from those that the run was trained on."""
 
 
 @dataclasses.dataclass(frozen=True)

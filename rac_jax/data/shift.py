@@ -25,7 +25,7 @@ def shift_rows(image: np.ndarray, shifts: np.ndarray, resample: Image.Resampling
     weights = _weights(shifts - whole, resample)
     moved = np.empty_like(image)
     if np.ptp(shifts) == 0:
-        weights = weights[:1]  # numbers are multiplied faster than a column of equal ones
+        weights = weights[:1]  # multiplying by a number is faster than by a column of equal numbers
     for rows in _runs(whole):
         moved[rows] = _blend(image[rows], int(whole[rows.start]), weights[rows] if len(weights) > 1 else weights)
     # A pixel whose centre comes from outside is filled. Its rows form runs too.

@@ -30,7 +30,7 @@ SHARD = 4096  # keys that are written at once: an interrupted build continues af
 
 
 class Encoder(Protocol):
-    """What building needs of E: see retrieval/encoder.py."""
+    """The part of E that building needs: see retrieval/encoder.py."""
 
     @property
     def encode(self) -> Callable[[Any, jax.Array], jax.Array]: ...

@@ -1,4 +1,4 @@
-"""The classes of a source: how many rows each has, and the sum of their keys. Class means are made of these.
+"""The classes of a source: how many rows each has, and the sum of their keys. Class means are computed from these.
 
 A source keeps its own counts and sums, so a source that is added, hidden or removed is an addition or a subtraction,
 and no key is read again.

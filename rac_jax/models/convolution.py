@@ -93,7 +93,7 @@ class ConvNorm(nnx.Module):
         del self.norm
 
     def _folded(self) -> tuple[jax.Array, jax.Array]:
-        """Kernel and shift [out] that do what the convolution and its norm do."""
+        """Kernel and shift [out] that are equivalent to the convolution followed by its norm."""
         if not hasattr(self, "norm"):
             return self.kernel[...], self.shift[...]
         factor, shift = self.norm.folded()

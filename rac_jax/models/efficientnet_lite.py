@@ -108,10 +108,10 @@ class EfficientNetLite(nnx.Module):
           feature_width: of the convolution above the blocks.
           drop_path: rate of stochastic depth, which grows from 0 in the first block.
           batch_norm: frozen, or update to train with the statistics of the batch.
-          remat: compute activations again in the backward pass.
-          preprocessing: what images have to look like.
-          dtype: what products are computed in.
-          rngs: where initial parameters are drawn from.
+          remat: recompute activations in the backward pass instead of keeping them.
+          preprocessing: how images are prepared.
+          dtype: of the products.
+          rngs: random keys of the initial values.
         """
         total = sum(stage.blocks for stage in stages)
         if depth is not None and not 0 < depth <= total:

@@ -100,13 +100,13 @@ class RAC(nnx.Module):
 
     @property
     def output(self) -> str:
-        """The logits that are trained and that answer: of the only voice, or fused."""
+        """The name of the logits that give the answer: the only voice, or the fused logits."""
         speaking = self.settings.speaking
         return speaking[0] if len(speaking) == 1 else FUSED
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """The logits that a loss is taken of.
+        """The names of the logits that have a loss.
 
         In the sum each voice is trained by itself. Trained through the sum, a voice relies on the others, and edits of
         the memory do harm. The vote learns nothing.

@@ -1,1 +1,1 @@
-"""What a run leaves for people: tables, pictures, TensorBoard events."""
+"""Output for people: tables, pictures, TensorBoard events, the page of a run."""

@@ -1,10 +1,10 @@
-"""Names and captions of any origin as labels in pictures: one line, of limited length, that every font can draw."""
+"""Names and captions as labels in pictures: one line of limited length, in characters that the font has."""
 
 import functools
 
 from matplotlib import font_manager
 
-NO_GLYPH = "\N{REPLACEMENT CHARACTER}"  # stands for a character that the font does not have
+NO_GLYPH = "\N{REPLACEMENT CHARACTER}"  # in place of a character that the font does not have
 
 
 def short(text: str, length: int) -> str:

@@ -33,7 +33,7 @@ def of_file(path: Path | None) -> np.ndarray:
 
 
 def or_grey(read: Callable[[], np.ndarray]) -> np.ndarray:
-    """What `read` returns; a grey tile and a warning if the image is damaged or gone."""
+    """The result of `read`; a grey tile and a warning if the image is damaged or missing."""
     try:
         return read()
     except (OSError, BadImage) as error:

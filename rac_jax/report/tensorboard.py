@@ -35,7 +35,7 @@ class TensorBoard:
 
     @classmethod
     def of(cls, workdir: Path) -> "TensorBoard":
-        """A run's, in <workdir>/tensorboard; written by the first of its processes alone."""
+        """The writer of a run, in <workdir>/tensorboard; only the first process writes."""
         return cls(workdir / "tensorboard" if processes.first() else None)
 
     def start(self, step: int) -> None:

@@ -1,1 +1,1 @@
-"""The lower half of the figure: image -> E -> key -> neighbours in the memory -> their texts -> tokens for T."""
+"""From an image to its neighbours: E, the lookup in the memory, and the texts of the neighbours as tokens for T."""

@@ -50,7 +50,7 @@ def _pairs(memory: Memory, own: slice, others: np.ndarray, threshold: float, ef_
             same = (found >= 0) & (_cosines(keys, np.asarray(memory.keys[found], np.float32)) > threshold)
             place, rank = np.nonzero(same)
             result.append(np.stack([rows[place], found[place, rank]], axis=1))
-            full.append(rows[same.all(axis=1)])  # there may be more
+            full.append(rows[same.all(axis=1)])  # all of the found rows are copies, so there may be more
         asked, k = np.concatenate(full), 4 * k
     return np.concatenate(result)
 

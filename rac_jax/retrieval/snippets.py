@@ -1,4 +1,4 @@
-"""The texts of neighbours as one token sequence per image, without touching a string."""
+"""The texts of neighbours as one token sequence per image, joined from arrays of tokens."""
 
 import dataclasses
 import itertools

@@ -53,8 +53,8 @@ def from_config(config: ConfigDict) -> Tokenizer:
 
 def clip() -> Tokenizer:
     """CLIP's byte-pair encoding, from the vocabulary file inside the package openai-clip."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that there is no torch is meant
-    from transformers import CLIPTokenizer  # seconds to import: only where text is tokenised
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # torch is missing on purpose
+    from transformers import CLIPTokenizer  # imported here because it takes seconds
 
     vocabulary, merges = _clip_vocabulary(_clip_file())
     tokenizer = CLIPTokenizer(vocab=vocabulary, merges=merges)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def clip() -> Tokenizer:
 
 
 def _clip_file() -> Path:
-    package = importlib.util.find_spec("clip")  # not imported: it would ask for torch
+    package = importlib.util.find_spec("clip")  # not imported, because it needs torch
     for folder in (package.submodule_search_locations or []) if package else []:
         file = Path(folder) / "bpe_simple_vocab_16e6.txt.gz"
         if file.exists():

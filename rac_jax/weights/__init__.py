@@ -33,7 +33,7 @@ def read(model: nnx.Module, path_or_name: str | pathlib.Path, *, weights_dir: st
     """A published file's arrays by the dotted paths of `model`, on the host.
 
     Args:
-      model: made by `models.create`, of the file's sizes (the image size may differ); shapes alone will do.
+      model: made by `models.create`, of the file's sizes (the image size may differ); shapes without values are enough.
       path_or_name: a file, a Hugging Face folder, or a name of the catalogue such as "vit_b16:augreg_in21k".
       weights_dir: the folder of weight files; when empty, the environment variable RAC_JAX_WEIGHTS.
     """

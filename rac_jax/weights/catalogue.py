@@ -116,7 +116,7 @@ ENTRIES = {
 def resolve(name: str, weights_dir: str = "") -> pathlib.Path:
     """The file or folder that `name` stands for: a path as it is, or an entry of the catalogue.
 
-    What is not in the weights folder is downloaded from the hub, when the network is there.
+    Weights that are not in the weights folder are downloaded from the hub if there is a network.
 
     Args:
       name: a path, or a key of `ENTRIES` such as "vit_b16:augreg_in21k".

@@ -18,7 +18,7 @@ def check(model: nnx.Module, arrays: Tensors, *, source: str) -> None:
     """Raise ValueError unless the arrays are exactly the model's (but for adapters), in its shapes, and finite.
 
     Args:
-      model: what they are for; shapes without values will do (`nnx.eval_shape`).
+      model: the model; shapes without values are enough (`nnx.eval_shape`).
       arrays: by our parameters' paths.
       source: the file's name, for the error.
     """

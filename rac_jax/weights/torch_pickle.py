@@ -115,7 +115,7 @@ def _unpickle(stream: IO[bytes], path: pathlib.Path) -> Any:
         if str(path) in str(error):
             raise
         raise RefusedFile(f"{path} is refused: {error}") from error
-    except Exception as error:  # a damaged pickle may fail in any way
+    except Exception as error:  # a damaged pickle can raise any exception
         raise RefusedFile(f"{path} is damaged: its pickle ends in {type(error).__name__}: {error}") from error
 
 

@@ -128,7 +128,7 @@ _HF = (
     *renaming.dense_rules(_H + r"(?:output\.dense|mlp\.fc2)", r"blocks.\1.down"),
     Rule(_H + r"layer_scale(\d)\.lambda1", r"blocks.\1.scale\2"),
     *renaming.layer_norm_rules("layernorm", "final_norm"),
-    Rule(r"pooler\.dense\..*", None),  # a layer on top of the class token that RAC has no use for
+    Rule(r"pooler\.dense\..*", None),  # a layer on top of the class token that RAC does not use
     Rule(r"classifier\.(weight|bias)", None),
 )
 

@@ -16,7 +16,7 @@ from rac_jax.data.sets import folder, tfds
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The binary files: before each image's 3,072 bytes there are a few of labels, the last the finest."""
+    """The binary files: each image is a few bytes of labels, the finest last, then 3,072 bytes of pixels."""
 
     folder: str
     names: str
@@ -66,7 +66,7 @@ def load(classes: int, root: str, *, imbalance: float, seed: int) -> Dataset:
 
 
 def is_balanced(dataset: Dataset) -> bool:
-    """Whether all classes have the same count; class folders may already be long-tailed, and are then left so."""
+    """Whether all classes have the same count; class folders that are long-tailed already are left as they are."""
     return bool(dataset.class_counts.min() == dataset.class_counts.max())
 
 

@@ -16,7 +16,7 @@ def long_tail_counts(classes: int, most: int, fewest: int) -> np.ndarray:
 
 def load(seed: int) -> dataset.Dataset:
     """150 training zeros down to 5 nines; 25 test images a class; all others are validation."""
-    from sklearn.datasets import load_digits  # here: a second that no input worker needs to spend
+    from sklearn.datasets import load_digits  # imported here: it takes a second, and input workers do not need it
 
     digits = load_digits()
     grey = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # the pixels go from 0 to 16

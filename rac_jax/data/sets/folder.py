@@ -1,4 +1,4 @@
-"""A folder of your own: one folder of images a class, with or without train, val and test folders.
+"""A folder of your own: one folder of images per class, with or without train, val and test folders.
 
 With them: DIR/train/cat/1.jpg and DIR/test/cat/2.jpg; where there is val but no test, val is the test split.
 Without them: DIR/cat/1.jpg, and test and validation images are held out here.

@@ -15,7 +15,7 @@ SPLITS = {
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "tst"),
 }
-NO_CLASSES = ("__MACOSX", "__pycache__", "@eaDir", "lost+found")  # made by programs; so are folders with a dot
+NO_CLASSES = ("__MACOSX", "__pycache__", "@eaDir", "lost+found")  # made by programs, like folders that begin with a dot
 HOW_TO = """\
 Expected one folder of images for each class, either DIR/<class>/<image> or
 DIR/train/<class>/<image> with DIR/test/<class>/<image> and, optionally, DIR/val/<class>/<image>."""
@@ -102,7 +102,7 @@ def images_below(folder: Path) -> list[Path]:
 
 
 def check_name(path: Path) -> None:
-    """Names are stored as UTF-8; another one is an error that shows it."""
+    """Names are stored as UTF-8. A name that cannot be is an error that shows it."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:

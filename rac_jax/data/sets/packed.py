@@ -1,4 +1,4 @@
-"""Reading a folder that `python -m rac_jax.data.prepare` wrote: records, and beside them labels, names and texts."""
+"""Read a folder that `python -m rac_jax.data.prepare` wrote: records, labels, names and texts."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def is_prepared(root: str) -> bool:
 
 
 def packed_name(name: str) -> str:
-    """The name of a packed data set: a folder or table no longer depends on where it was."""
+    """The name of a packed data set, without the path of the folder or table that it was made from."""
     kind = name.partition(":")[0]
     return kind if kind in ("folder", "table") else name
 
@@ -92,7 +92,7 @@ def _is_a(value: Any, of: type | tuple[type, type]) -> bool:
 
 
 def _check_settings(manifest: Mapping[str, Any], data: ConfigDict) -> None:
-    """Settings that shaped the packed images cannot be changed any more."""
+    """Settings that were applied while packing cannot be changed afterwards."""
     kind, packed = data.name.partition(":")[0], manifest["settings"]
     fixed = {"inat2018": ["text_levels"], "digits": ["seed"], "groceries": ["seed"]}.get(kind, [])
     fixed += ["seed", "val_share", "test_share"] if manifest["held_out"] else []

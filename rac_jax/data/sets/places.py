@@ -9,7 +9,7 @@ from rac_jax.data.missing import find_list
 CLASSES = 365
 IMAGES = {"train": 62_500, "val": 7_300, "test": 36_500}
 
-# Of the lists that go by train/…; others may be as good.
+# Of the lists whose paths begin with train/. Other versions may be valid too.
 SHA256 = {
     "Places_LT_train.txt": "726c4871dcbf07ce2f857703bfe32e9a83ffbf52d704239f6d95c4f4f4c247f7",
     "Places_LT_val.txt": "719e3cf3766c09134ea28f56f1036c78def511ac1ed2c2532a6beef78f2439ba",
@@ -42,8 +42,8 @@ def load(root: str, lists: str = "") -> Dataset:
 def names_from_paths(train: files.ListFile) -> tuple[str, ...]:
     """The folder of each label's images, by label.
 
-    Not from a file of names: the lists that go by train/… number five classes otherwise than
-    categories_places365.txt does (desert_road, for one, is 116 here and 118 there).
+    Not from a file of names: the lists whose paths begin with train/ number five classes differently from
+    categories_places365.txt (desert_road, for example, is 116 here and 118 there).
     """
     return files.folder_names(train, CLASSES, class_of)
 

@@ -23,7 +23,7 @@ from rac_jax.data.text_files import read_lines, read_text
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 COLUMNS = ("path", "label", "caption", "split")  # others are not used
-Row = tuple[str, dict[str, Any]]  # where it stands ("animals.csv, line 3"), and its columns
+Row = tuple[str, dict[str, Any]]  # its position ("animals.csv, line 3"), and its columns
 
 
 def load(file: str, root: str, *, seed: int, val_share: float, test_share: float) -> Dataset:
@@ -172,7 +172,7 @@ def _labels(rows: list[Row]) -> tuple[tuple[str, ...], list[int]]:
 
 
 def check_paths(rows: list[Row], folder: Path) -> None:
-    """Every image is there, and named once."""
+    """Check that every image exists and is listed once."""
     first: dict[str, str] = {}
     for where, row in rows:
         path = row["path"]
@@ -183,7 +183,7 @@ def check_paths(rows: list[Row], folder: Path) -> None:
 
 
 def split_of(where: str, row: Mapping[str, str]) -> str:
-    """The split that a row is of."""
+    """The split of a row."""
     name = row.get("split", "")
     if name.lower() not in SPLITS:
         raise ValueError(f"{where}: split is {name!r}; known: train, val, test")

@@ -19,7 +19,7 @@ SPLITS = {"train": ("train",), "val": ("validation", "val", "valid"), "test": ("
 
 @dataclasses.dataclass(frozen=True)
 class RecordImages:
-    """Encoded images in ArrayRecord files, decoded when asked for."""
+    """Encoded images in ArrayRecord files, decoded on access."""
 
     name: str  # of the data set; "" = the root is its folder
     root: str
@@ -119,7 +119,7 @@ def load(name: str, root: str) -> Dataset:
 
 
 def known_splits(found: Any) -> list[str]:
-    """None, as long as it is not prepared."""
+    """The names of its splits; empty if it is not prepared."""
     return list(found.info.splits)
 
 
