@@ -99,7 +99,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
 
     c.loss = ConfigDict()
-    c.loss.name = "lace"  # lace | ce | balce | ldam (one branch with a cosine head) | ldam_paper (its margin added)
+    c.loss.name = "lace"  # lace | ce | balce | ldam (one voice with a cosine head) | ldam_paper (its margin added)
     c.loss.tau = 1.0  # strength of LACE's logit adjustment
     c.loss.reweight = "none"  # none | inverse_sqrt | inverse_log, by class count
     c.loss.smoothing = 0.1  # label smoothing

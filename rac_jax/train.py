@@ -148,7 +148,7 @@ def make_train_step(
         for voice in model.trained:
             answer = logits[voice][:, : len(class_counts)]  # classes that only the memory has are not trained
             loss += mean(losses.general(answer, labels, terms, config.loss.smoothing), mask)
-        right = {f"accuracy_{branch}": mean(_right(values, labels), mask) for branch, values in logits.items()}
+        right = {f"accuracy_{voice}": mean(_right(values, labels), mask) for voice, values in logits.items()}
         return loss, ({"loss": loss, **right}, parameters.split(model)[2])
 
     gradient = jax.grad(loss_of, has_aux=True)

@@ -169,7 +169,7 @@ TEXT = Table(
 )
 
 K = Table(
-    "Neighbours k (retrieval branch alone)",
+    "Neighbours k (text voice alone)",
     tuple(Row(f"k = {k}", RETRIEVAL | {"memory.k": k}, x=k) for k in (1, 2, 3, 5, 10, 20, 30, 50, 100)),
     axis="k",
     log=True,
@@ -183,7 +183,7 @@ _KEPT: tuple[tuple[str, Mapping[str, float]], ...] = (
 )
 
 CONTENT = Table(
-    "What the memory holds (retrieval branch alone)",
+    "What the memory holds (text voice alone)",
     tuple(
         Row(name, RETRIEVAL | {f"memory.keep.{field}": value for field, value in keep.items()}) for name, keep in _KEPT
     ),
