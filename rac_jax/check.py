@@ -94,7 +94,7 @@ def _driver() -> str:
 
 def _config(found: Found) -> str:
     configs.validate(found.config, devices=jax.device_count())
-    rows = sharding.rows(found.config.train.batch_size, jax.device_count(), found.config.train.accumulate)
+    rows = sharding.padded_size(found.config.train.batch_size, jax.device_count(), found.config.train.accumulate)
     return f"{found.config.name}, batch {found.config.train.batch_size}, {rows // jax.device_count()} rows a device"
 
 
@@ -189,7 +189,7 @@ def _steps(found: Found) -> str:
 
 def _zeros(shapes: Any) -> Any:
     """Arrays of these shapes at their places. Times do not depend on the numbers in them."""
-    places = sharding.places(shapes)
+    places = sharding.shardings(shapes)
     return jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), out_shardings=places)()
 
 
@@ -197,7 +197,7 @@ def _input(found: Found) -> str:
     if found.dataset is None:
         return ""
     config, split = found.config, found.dataset.split("train")
-    size = sharding.rows(config.train.batch_size, jax.device_count(), config.train.accumulate)
+    size = sharding.padded_size(config.train.batch_size, jax.device_count(), config.train.accumulate)
     batches = pipeline.train_batches(
         split, data.train_transform(config), batch_size=size, seed=config.seed, workers=config.data.workers
     )

@@ -126,7 +126,7 @@ def count(run: Run, params: Any, stats: Any, split: str) -> dict[str, Counts]:
 def answers(run: Run, params: Any, stats: Any, split: str) -> tuple[dict[str, Counts], Predictions]:
     """Per-class counts of every voice over a split, and its answers for each image."""
     config = run.config
-    images, size = run.dataset.split(split), sharding.rows(config.eval.batch_size, run.mesh.size)
+    images, size = run.dataset.split(split), sharding.padded_size(config.eval.batch_size, run.mesh.size)
     transform = data.eval_transform(config) if run.needs_images else None
     batches = pipeline.eval_batches(images, transform, batch_size=size, workers=config.data.workers)
     renumbered = ({**batch, "label": run.labels[batch["label"]]} for batch in batches)

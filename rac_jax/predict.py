@@ -64,7 +64,7 @@ def images_in(paths: Iterable[Path]) -> Iterator[Path]:
 
 def predict(run: Run, params: Any, stats: Any, paths: Sequence[Path]) -> Iterator[Answer]:
     """Yield an answer for each path, in order; for a file that is not a usable image, the answer has an `error`."""
-    size = sharding.rows(min(run.config.eval.batch_size, len(paths)), run.mesh.size)
+    size = sharding.padded_size(min(run.config.eval.batch_size, len(paths)), run.mesh.size)
     transform, nothing = data.eval_transform(run.config), np.random.default_rng(0)
     eval_step = evaluate.make_eval_step(run)
     for start in range(0, len(paths), size):

@@ -66,14 +66,14 @@ def state(mesh: Mesh, shapes: Any) -> Any:
     return jax.tree_util.tree_map_with_path(place, shapes)
 
 
-def places(tree: Any) -> Any:
+def shardings(tree: Any) -> Any:
     """The sharding of each array, or of each shape that has one."""
     return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
 def _split(path: str, shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
-    """Split the largest axis that divides; a classifier's last axis is the classes."""
-    axes = range(len(shape) - 1 if "_head" in path else len(shape))
+    """Split the largest axis that divides, but never the classes: the last axis of a head, the first of prototypes."""
+    axes = range(1 if "correction" in path else 0, len(shape) - 1 if "_head" in path else len(shape))
     candidates = [axis for axis in axes if shape[axis] % fsdp == 0]
     if fsdp == 1 or not candidates or np.prod(shape) < SMALLEST:
         return PartitionSpec()
@@ -81,7 +81,7 @@ def _split(path: str, shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
     return PartitionSpec(*("fsdp" if axis == widest else None for axis in range(len(shape))))
 
 
-def rows(batch_size: int, devices: int, parts: int = 1) -> int:
+def padded_size(batch_size: int, devices: int, parts: int = 1) -> int:
     """The number of rows of a padded batch, so that each device has the same number of rows in each of `parts`."""
     each = devices * parts
     return -(-batch_size // each) * each
@@ -106,10 +106,10 @@ def put_replicated(mesh: Mesh, tree: Any) -> Any:
 
 def rows_of_this_process(array: jax.Array) -> np.ndarray:
     """The rows of this process in an array that is placed as a batch."""
-    return np.concatenate(parts_of_this_process(array))
+    return np.concatenate(shards_of_this_process(array))
 
 
-def parts_of_this_process(array: jax.Array) -> list[np.ndarray]:
+def shards_of_this_process(array: jax.Array) -> list[np.ndarray]:
     """The same rows, device by device in the batch's order."""
     shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
     return [np.asarray(shard.data) for shard in shards]

@@ -101,7 +101,7 @@ def abstract_state(run: Run, tx: optax.GradientTransformation) -> State:
 
 def initial_state(run: Run, tx: optax.GradientTransformation) -> State:
     """The first state: parameters from weights files or drawn, each array created where it is placed."""
-    places = sharding.places(abstract_state(run, tx))
+    places = sharding.shardings(abstract_state(run, tx))
     params, stats = parameters.place(run.make_model, run.read_weights(), places.params, places.stats)
     opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(params)
     return State(sharding.put_array(places.step, np.zeros((), np.int32)), params, stats, opt_state)
@@ -116,7 +116,7 @@ TrainStep = Callable[[State, dict[str, jax.Array], Any, Any], tuple[State, Metri
 def compiled_step(run: Run, tx: optax.GradientTransformation) -> TrainStep:
     """The train step of a run, jitted for its mesh. The state is donated."""
     step = make_train_step(run.config, nnx.graphdef(run.model), tx, run.dataset.class_counts, devices=run.mesh.size)
-    places = sharding.places(abstract_state(run, tx))
+    places = sharding.shardings(abstract_state(run, tx))
     return jax.jit(step, out_shardings=(places, sharding.replicated(run.mesh)), donate_argnums=0)
 
 
@@ -130,7 +130,7 @@ def make_train_step(
     """
     terms = losses.terms(config.loss.name, class_counts, tau=config.loss.tau, reweight=config.loss.reweight)
     parts, size = config.train.accumulate, config.train.batch_size
-    padding = sharding.rows(size, devices, parts) / size
+    padding = sharding.padded_size(size, devices, parts) / size
 
     def mean(values: jax.Array, mask: jax.Array) -> jax.Array:
         """Over the real examples of the batch, written as a mean over equal parts."""
@@ -282,7 +282,7 @@ def _batches(run: Run, first: int) -> Iterator[pipeline.Batch]:
         seed=config.seed,
         workers=config.data.workers,
         start=first,
-        rows=sharding.rows(config.train.batch_size, run.mesh.size, config.train.accumulate),
+        rows=sharding.padded_size(config.train.batch_size, run.mesh.size, config.train.accumulate),
     )
 
 

@@ -83,8 +83,8 @@ def one_step(classes, devices):
     tx = optimizer.from_config(config, images=1000)
     mesh = sharding.make_mesh(config)
     state = train.State(jnp.int32(0), params, stats, tx.init(params))
-    state = jax.device_put(state, sharding.places(sharding.state(mesh, state)))
-    random, rows = np.random.default_rng(0), np.arange(sharding.rows(7, devices))
+    state = jax.device_put(state, sharding.shardings(sharding.state(mesh, state)))
+    random, rows = np.random.default_rng(0), np.arange(sharding.padded_size(7, devices))
     images, tokens = random.integers(0, 256, (7, 16, 16, 3), np.uint8), random.integers(1, 99, (7, 77), np.int32)
     labels = random.integers(0, classes, 7, np.int32)
     batch = {"image": images[rows % 7], "label": labels[rows % 7], "mask": rows < 7, "tokens": tokens[rows % 7]}
@@ -94,3 +94,9 @@ def one_step(classes, devices):
     head = state.params["base_head"]["kernel"]
     assert head.addressable_shards[0].data.shape == (120 // devices, classes)
     return jax.device_get(metrics)
+
+
+def test_the_classes_of_prototypes_are_never_split():
+    spec = sharding._split("['params']['prototype']['correction']", (1000, 768), 8)
+    assert spec == PartitionSpec(None, "fsdp")
+    assert sharding._split("['params']['base_head']['kernel']", (768, 1000), 8) == PartitionSpec("fsdp", None)

@@ -97,7 +97,7 @@ def settings(sizes: Sizes, folder: Path) -> ConfigDict:
     c.model.dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     c.memory.dir = str(folder / "memory")
     devices = jax.device_count()
-    c.train.batch_size = c.eval.batch_size = sharding.rows(sizes.batch, devices)
+    c.train.batch_size = c.eval.batch_size = sharding.padded_size(sizes.batch, devices)
     return c
 
 

@@ -69,11 +69,11 @@ def of_run(config: ConfigDict, devices: list[Any], classes: int, images: int) ->
     found = run.from_shapes(config, dataset, tokenizer, width, mesh)
     tx = optimizer.from_config(config, images)
     state = train.abstract_state(found, tx)
-    rows = sharding.rows(config.train.batch_size, mesh.size, config.train.accumulate)
+    rows = sharding.padded_size(config.train.batch_size, mesh.size, config.train.accumulate)
     knowledge = _knowledge(mesh, classes, images, width) if retrieves else None
     batch, neighbours = _batch(config, mesh, rows), _neighbours(config, mesh, rows, width, tokenizer)
     programs = [Program("train", train.compiled_step(found, tx), (state, batch, neighbours, knowledge), mesh)]
-    rows = sharding.rows(config.eval.batch_size, mesh.size)
+    rows = sharding.padded_size(config.eval.batch_size, mesh.size)
     evaluated = _batch(config, mesh, rows), _neighbours(config, mesh, rows, width, tokenizer)
     programs.append(
         Program("evaluate", evaluate.make_eval_step(found), (state.params, state.stats, *evaluated, knowledge), mesh)

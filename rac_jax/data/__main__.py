@@ -12,7 +12,7 @@ from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.data import show
 from rac_jax.runtime import commands
-from rac_jax.runtime.files import whole
+from rac_jax.runtime.files import atomic
 
 CONFIG = config_flags.DEFINE_config_file("config", "configs/demo.py", "The config whose data to show.")
 OUT = flags.DEFINE_string("out", "", "The folder for the pictures; default: runs/<config's name>/data.")
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     if "test" in dataset.splits:
         pictures["test"] = show.contact_sheet(dataset, dataset.split("test"), data.eval_transform(config), seed=None)
     for name, picture in pictures.items():
-        with whole(out / f"{name}.png") as temporary:
+        with atomic(out / f"{name}.png") as temporary:
             picture.save(temporary, "PNG")
         print(f"wrote {out / name}.png")
 

@@ -211,7 +211,7 @@ def _search(folder: Path, images: list[str]) -> None:
             pictures.neighbour_strip(image, name, [pictures.of_file(memory.file_of(row)) for row in rows], texts)
         )
     if OUT.value:
-        with files.whole(Path(OUT.value)) as temporary:
+        with files.atomic(Path(OUT.value)) as temporary:
             Image.fromarray(np.concatenate(strips)).save(temporary, format=PICTURES[Path(OUT.value).suffix.lower()])
 
 

@@ -186,7 +186,7 @@ def _keys(config: ConfigDict, content: Content, done: int, encoder: Encoder, mes
 
 def encode_images(config: ConfigDict, split: Split, encoder: Encoder, mesh: Mesh) -> Iterator[np.ndarray]:
     """Keys of a split's images, plain (not augmented), in order, a batch at a time: [b, D] float32."""
-    batch_size = sharding.rows(config.memory.encode_batch, mesh.size)
+    batch_size = sharding.padded_size(config.memory.encode_batch, mesh.size)
     batches = pipeline.eval_batches(
         split, data.eval_transform(config), batch_size=batch_size, workers=config.data.workers
     )

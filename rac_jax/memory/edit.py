@@ -21,7 +21,7 @@ from tqdm import tqdm
 from rac_jax.memory import classes, columns, index, manifest, store
 from rac_jax.memory.classes import NO_LABEL
 from rac_jax.memory.manifest import ENABLED, ENCODING, REMOVED, BadMemory, File, Manifest, Recipe, Source
-from rac_jax.runtime.files import whole, writing
+from rac_jax.runtime.files import atomic, writing
 
 OURS = ("keys-*.bin", "rows-*.arrow", "classes-*.arrow", "index-*.faiss", "*.writing-*")
 
@@ -123,7 +123,7 @@ class Editor:
             return 0
         number = self.manifest.version + 1
         keys = store.map_keys(self.folder, self.manifest)
-        with whole(self.folder / f"keys-{number}.bin") as path, path.open("wb") as file:
+        with atomic(self.folder / f"keys-{number}.bin") as path, path.open("wb") as file:
             for source, rows in self.manifest.slices():
                 if source.state != REMOVED:
                     for part in tqdm(list(store.in_parts(keys[rows])), desc=f"compact: {source.name}", leave=False):
@@ -147,13 +147,13 @@ class Editor:
     def _write(self, name: str, content: Any, write: Callable[[Path, Any], None]) -> File:
         """A file of the source that is being finished."""
         path = self.folder / f"{name}-{self.manifest.version + 1}.arrow"
-        with whole(path) as temporary:
+        with atomic(path) as temporary:
             write(temporary, content)
         return store.described(path)
 
     def _write_index(self, built: Any) -> File:
         path = self.folder / f"index-{self.manifest.version + 1}.faiss"
-        with whole(path) as temporary:
+        with atomic(path) as temporary:
             built.write(temporary)
         return store.described(path)
 

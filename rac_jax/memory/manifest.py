@@ -219,7 +219,7 @@ def write(folder: Path, manifest: Manifest) -> None:
 def _keep_reserve(path: Path, size: int) -> None:
     """A file of zeros with at least this many bytes."""
     if not path.exists() or path.stat().st_size < size:
-        with files.whole(path) as temporary:
+        with files.atomic(path) as temporary:
             temporary.write_bytes(bytes(2 * size))
 
 

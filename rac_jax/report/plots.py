@@ -153,7 +153,7 @@ def pixels(encoded: bytes) -> np.ndarray:
 
 def save(path: Path, encoded: bytes) -> None:
     """Write a picture atomically."""
-    with files.whole(path) as temporary:
+    with files.atomic(path) as temporary:
         temporary.write_bytes(encoded)
 
 

@@ -68,5 +68,5 @@ def write(path: Path, predictions: Predictions) -> None:
         values = getattr(predictions, name)
         columns[name] = pa.array(list(values), pa.list_(pa.from_numpy_dtype(values.dtype)))
     table = pa.table(columns)
-    with files.whole(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as writer:
+    with files.atomic(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as writer:
         writer.write_table(table)

@@ -79,7 +79,7 @@ def open_or_encode(config: ConfigDict, dataset: Dataset, folder: Path) -> Keys:
         encoded.append(build.encode_split(config, dataset.split(name), encoder, mesh))
         seconds = time.perf_counter() - started
     queries, train = encoded
-    with files.whole(path) as temporary, temporary.open("wb") as file:
+    with files.atomic(path) as temporary, temporary.open("wb") as file:
         np.savez(file, train=train, queries=queries, seconds=seconds)
     return Keys(train, queries, seconds)
 

@@ -51,5 +51,5 @@ def _read(path: Path, stamp: str) -> Arrays | None:
 
 
 def _write(path: Path, stamp: str, arrays: Arrays) -> None:
-    with files.whole(path) as temporary, temporary.open("wb") as file:
+    with files.atomic(path) as temporary, temporary.open("wb") as file:
         np.savez(file, made_of=np.array(stamp), **arrays)  # type: ignore[arg-type]  # arrays by name

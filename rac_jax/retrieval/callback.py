@@ -94,7 +94,7 @@ def keys_only(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:
 
 def search_on_host(lookup: Lookup, keys: jax.Array, own: np.ndarray) -> dict[str, np.ndarray]:
     """The answers of the callbacks of `through_host` for this process's keys [b, D], by threads of the host."""
-    queries = sharding.parts_of_this_process(keys)
+    queries = sharding.shards_of_this_process(keys)
     with ThreadPoolExecutor(len(queries)) as threads:
         found = list(threads.map(lookup.callback, queries, np.split(own, len(queries))))
     tokens, rows, similarities = (np.concatenate(parts) for parts in zip(*found, strict=True))

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to. At the end the file is flushed to the disk and renamed to `path`."""
     temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
     with writing(path):
@@ -36,7 +36,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
-    with whole(path) as temporary:
+    with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

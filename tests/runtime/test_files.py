@@ -27,7 +27,7 @@ def test_the_folder_is_flushed_after_the_rename(tmp_path, monkeypatch):
 def test_a_failed_write_keeps_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "value.json"
     files.write_text(path, "old")
-    with pytest.raises(OSError, match=r"value\.json cannot be written: full"), files.whole(path) as temporary:
+    with pytest.raises(OSError, match=r"value\.json cannot be written: full"), files.atomic(path) as temporary:
         temporary.write_text("half")
         raise OSError(28, "full")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("value.json", "old")]

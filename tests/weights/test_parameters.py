@@ -19,7 +19,7 @@ def places(devices, fsdp):
     config = tiny.config(devices=devices)
     config.mesh.fsdp = fsdp
     shapes = nnx.to_pure_dict(nnx.state(nnx.eval_shape(make)))
-    return sharding.places(sharding.state(sharding.make_mesh(config), shapes))
+    return sharding.shardings(sharding.state(sharding.make_mesh(config), shapes))
 
 
 @pytest.fixture(scope="module")
