@@ -19,6 +19,7 @@ from tqdm import tqdm
 from rac_jax import calibrate, data, evaluate, losses, optimizer, sharding
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline, record
+from rac_jax.models.rac import FUSED
 from rac_jax.models.voices import LeftOut, Neighbours
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.retrieval import feed
@@ -68,8 +69,8 @@ def _offset(run: Run, checkpoints: Checkpoints, first: int, last: int) -> float:
     """The offset of classes without training: of the checkpoint, or found now if the config asks for it."""
     if first:
         return checkpoints.run_info(first).get("offset", 0.0)
-    if not (run.config.train.calibrate_new and last and run.retriever):
-        return 0.0
+    if not (run.config.train.calibrate_new and last and run.retriever) or run.model.output != FUSED:
+        return 0.0  # only fused logits have an offset
     keys = feed.keys_of(run.config, run.retriever, run.mesh, run.dataset, "train")
     return calibrate.offset(run, keys, run.dataset.split("train").labels)
 

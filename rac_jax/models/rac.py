@@ -84,6 +84,7 @@ class RAC(nnx.Module):
         self.base = base
         self.text = text
         self.settings = settings
+        self.num_classes = num_classes  # those that are trained
         self.fixed_scale = fusion_scale(settings.scale, num_classes)
         head = CosineHead if settings.cosine_head else functools.partial(nnx.Linear, kernel_init=initialisers.xavier)
         if "base" in settings.speaking:
@@ -165,7 +166,7 @@ class RAC(nnx.Module):
             for voice, share in zip(self.settings.speaking, shares, strict=True)
         ]
         total = functools.reduce(jnp.add, weighted)
-        return _with_offset(total, knowledge, min(values.shape[1] for values in logits.values()))
+        return _with_offset(total, knowledge, self.num_classes)
 
     def probabilities(self, logits: Logits) -> Logits:
         """Probabilities of each voice. In the paper's fusion only the direction of a voice's logits counts."""

@@ -112,6 +112,16 @@ def test_fused_logits_are_a_weighted_sum_of_log_probabilities_and_new_classes_ha
     np.testing.assert_allclose(logits["rac"], np.asarray(total) / 2.5 + np.array([[0.0, 0.0, -0.7]]), rtol=1e-5)
 
 
+def test_new_classes_have_an_offset_though_every_voice_knows_them():
+    """Before, the offset was for classes that some voice does not know: with vote and prototype, for none."""
+    fused = model(("vote", "prototype"))
+    found = neighbours(key=np.eye(3), rows=[[0, 1], [1, 2], [2, 0]], similarities=[[0.9, 0.5]] * 3)
+    without, with_it = (
+        fused(None, found, knowledge(np.eye(3), [0, 1, 2], classes=3, offset=offset))["rac"] for offset in (0.0, -0.7)
+    )
+    np.testing.assert_allclose(with_it - without, np.tile([0.0, 0.0, -0.7], (3, 1)), atol=1e-5)
+
+
 def test_keys_are_scaled_to_unit_length_for_cosine():
     one = model(("prototype",))
     known = knowledge(np.eye(3), [0, 1, 1], classes=2)

@@ -109,6 +109,14 @@ def test_training_goes_on_only_with_the_same_part_of_the_data(without_two):
         train.train(everything, workdir)
 
 
+def test_a_prototype_alone_is_trained_without_an_offset(shared, tmp_path):
+    """A row of the table of voices. Before, looking for the offset ended in a KeyError."""
+    config = instant(shared)
+    config.model.voices = "prototype"
+    train.train(config, tmp_path, evaluated=False)
+    assert evaluate.restore(config, tmp_path, None)[0].memory_record()["offset"] == 0.0
+
+
 @pytest.mark.slow
 def test_the_command_runs_both_rows_and_repeats_none(tmp_path):
     config = instant(tmp_path)
