@@ -15,7 +15,7 @@ from tqdm import tqdm
 from rac_jax import config as configs
 from rac_jax import data, metrics, sharding
 from rac_jax.checkpoints import Checkpoints, warn_of_other_memory
-from rac_jax.data import pipeline, record
+from rac_jax.data import evaluation, pipeline, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.metrics import Counts
 from rac_jax.models.rac import FUSED, VOICES
@@ -33,12 +33,22 @@ NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E k
 Accuracy = dict[str, dict[str, float]]  # by voice, by group
 
 
-def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[Run, Any, Any, int]:
-    """A step (None: the newest) of the run in `workdir`: the run, its parameters and statistics, and the step."""
+def restore(config: ConfigDict, workdir: Path, step: int | None, *, split: str = "") -> tuple[Run, Any, Any, int]:
+    """A step (None: the newest) of the run in `workdir`: the run, its parameters and statistics, and the step.
+
+    With a `split`, the data of the config are loaded to evaluate on. Otherwise no data set is read.
+    """
     workdirs.check(config, workdir)
     with Checkpoints.read(workdir) as checkpoints:
         checkpoints.require(step)
-        run = Run.from_config(config, workdir, **_data_of(config, workdir), may_build=False)
+        trained_on = record.read(workdir)
+        if trained_on is None:
+            logging.warning("%s is missing: the classes are read from the data", workdir / record.FILE)
+            trained_on = record.describe(data.load(config), config.data.root)
+        dataset = evaluation.load(config, split, trained_on) if split else None
+        if dataset is not None:
+            _check_classes(config, workdir, trained_on, dataset)
+        run = Run.to_answer(config, workdir, trained_on, dataset)
         _, params, stats = parameters.split(run.model)
         step, state, info = checkpoints.load(step, sharding.state(run.mesh, {"params": params, "stats": stats}))
         warn_of_other_memory(step, info, run.memory_record())
@@ -46,11 +56,12 @@ def restore(config: ConfigDict, workdir: Path, step: int | None) -> tuple[Run, A
     return run, state["params"], state["stats"], step
 
 
-def _data_of(config: ConfigDict, workdir: Path) -> dict[str, Any]:
-    """How the classes of the data are matched: by name if a voice can answer new classes, else exactly."""
-    if {"vote", "prototype"} & set(configs.voices(config)) and (trained_on := record.read(workdir)):
-        return {"trained_on": trained_on, "accept": functools.partial(_say_what_is_new, trained_on)}
-    return {"accept": lambda dataset: record.require_classes(dataset, workdir)}
+def _check_classes(config: ConfigDict, workdir: Path, trained_on: record.Record, dataset: Dataset) -> None:
+    """Only some voices can answer classes without training; without them, new classes are refused."""
+    if {"vote", "prototype"} & set(configs.voices(config)):
+        _say_what_is_new(trained_on, dataset)
+    else:
+        record.require_classes(dataset, workdir)
 
 
 def _say_what_is_new(trained_on: record.Record, dataset: Dataset) -> None:
@@ -62,7 +73,7 @@ def _say_what_is_new(trained_on: record.Record, dataset: Dataset) -> None:
 
 def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, split: str) -> Accuracy:
     """Restore a step (None: the newest) of the run in `workdir` and evaluate it."""
-    run, params, stats, step = restore(config, workdir, step)
+    run, params, stats, step = restore(config, workdir, step, split=split)
     with TensorBoard.of(workdir) as board:
         return evaluate(run, params, stats, step, split, workdir, board)
 

@@ -18,12 +18,16 @@ from rac_jax.data.pipeline import Batch
 from rac_jax.data.record import Record
 from rac_jax.memory import build
 from rac_jax.memory.manifest import ENABLED
+from rac_jax.memory.store import Memory
 from rac_jax.models.rac import RAC, VoiceSettings
 from rac_jax.models.voices import Knowledge
 from rac_jax.retrieval import encoder, feed, knowledge, retriever, tokenizers
+from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.knowledge import Classes
 from rac_jax.retrieval.retriever import Retriever
 from rac_jax.retrieval.tokenizers import Tokenizer
+
+ENCODER, VOCABULARY = "encoder", "vocabulary"  # folders of an exported run: E's weights, and the words that T knows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # hashed by identity, so that compiled steps can be cached by run
@@ -41,47 +45,89 @@ class Run:
 
     @classmethod
     def from_config(
-        cls,
-        config: ConfigDict,
-        workdir: Path,
-        *,
-        accept: Callable[[Dataset], None] = lambda dataset: None,
-        may_build: bool = True,
-        trained_on: Record | None = None,
+        cls, config: ConfigDict, workdir: Path, *, accept: Callable[[Dataset], None] = lambda dataset: None
     ) -> "Run":
-        """Load or build every part except trained parameters.
+        """A run to train: load its data, and build its memory if there is none.
 
         Args:
           config: of the run.
           workdir: its folder.
           accept: may refuse the data before anything is built.
-          may_build: whether a missing memory is built; otherwise it is an error.
-          trained_on: the data that the run was trained on, if they are not those of the config.
         """
         mesh = sharding.make_mesh(config)
         dataset = data.load(config)
         accept(dataset)
-        needed = configs.roles(config)
-        _require_weights(config)
-        tokenizer = tokenizers.from_config(config) if "text" in needed else None
-        trained = trained_on.classes if trained_on else dataset.class_names
-        found, classes, width = None, knowledge.classes_of(trained, None, dataset.class_names), 0
-        if "encoder" in needed:
+        _require_weights(config, configs.roles(config))
+        memory = e = None
+        if "encoder" in configs.roles(config):
             e = encoder.load(config, mesh)
-            width = e.width
-            folder = Path(config.memory.dir) if config.memory.dir else workdir / "memory"
-            cache = Path(config.memory.cache) if config.memory.cache else workdir / "neighbours"
-            if may_build:
-                memory = build.open_or_build(config, dataset, e, folder=folder, mesh=mesh)
-            else:
-                memory = build.open_existing(config, dataset, e, folder=folder)
-            classes = knowledge.classes_of(trained, memory, dataset.class_names)
-            known = knowledge.read(memory, classes, mesh)
-            found = retriever.assemble(config, dataset, tokenizer, memory, e, known, cache=cache, mesh=mesh)
-        make_model = functools.partial(_model, config, classes.trained, width, tokenizer)
-        counts = np.zeros(len(classes), np.int64)
-        counts[: len(trained)] = trained_on.train_images if trained_on else dataset.class_counts
-        return cls(config, mesh, dataset, classes, counts, found, make_model, nnx.eval_shape(make_model))
+            memory = build.open_or_build(config, dataset, e, folder=memory_folder(config, workdir), mesh=mesh)
+        counts, fingerprint = dataset.class_counts, functools.partial(dataset.fingerprint, "train")
+        classes = knowledge.classes_of(dataset.class_names, memory)
+        return _assembled(config, workdir, mesh, dataset, classes, counts, memory, e, fingerprint, training=True)
+
+    @classmethod
+    def to_answer(cls, config: ConfigDict, workdir: Path, trained_on: Record, dataset: Dataset | None = None) -> "Run":
+        """A trained run, for evaluation and prediction: neither its training data nor B's and T's files are read.
+
+        Args:
+          config: of the run.
+          workdir: its folder.
+          trained_on: what its data.json says.
+          dataset: to evaluate on; without it, the run answers single images.
+        """
+        mesh, config = sharding.make_mesh(config), _with_own_files(config, workdir)
+        _require_weights(config, [role for role in configs.roles(config) if role == "encoder"])
+        memory = e = None
+        if "encoder" in configs.roles(config):
+            e = encoder.load(config, mesh)
+            folder = memory_folder(config, workdir)
+            memory = build.open_existing(config, trained_on.name, trained_on.train_fingerprint, e, folder=folder)
+        dataset = dataset or trained_on.without_images()
+        classes = knowledge.classes_of(trained_on.classes, memory, dataset.class_names)
+        counts = np.array(trained_on.train_images, np.int64)
+        return _assembled(
+            config,
+            workdir,
+            mesh,
+            dataset,
+            classes,
+            counts,
+            memory,
+            e,
+            lambda: trained_on.train_fingerprint,
+            training=False,
+        )
+
+    def with_memory(self, memory: Memory, dataset: Dataset | None = None) -> "Run":
+        """The same trained run with another state of its memory and perhaps another data set to evaluate on."""
+        assert self.retriever is not None
+        before, dataset = self.retriever, dataset or self.dataset
+        classes = knowledge.classes_of(self.classes.names[: self.classes.trained], memory, dataset.class_names)
+        known = knowledge.read(memory, classes, self.mesh).replace(offset=before.knowledge.offset)
+        snippets = before.lookup.snippets
+        found = retriever.assemble(
+            self.config,
+            snippets.tokenizer if snippets else None,
+            memory,
+            before.encoder,
+            known,
+            cache=before.cache,
+            mesh=self.mesh,
+            train_fingerprint=before.train_fingerprint,
+            training=False,
+        )
+        found = dataclasses.replace(found, keys_program=before.keys_program)  # compiled already
+        counts = _padded(self.class_counts[: self.classes.trained], len(classes))
+        return dataclasses.replace(self, dataset=dataset, classes=classes, class_counts=counts, retriever=found)
+
+    def with_dataset(self, dataset: Dataset) -> "Run":
+        """The same trained run with another data set to evaluate on."""
+        if self.retriever is not None:
+            return self.with_memory(self.retriever.memory, dataset)
+        classes = knowledge.classes_of(self.classes.names[: self.classes.trained], None, dataset.class_names)
+        counts = _padded(self.class_counts[: self.classes.trained], len(classes))
+        return dataclasses.replace(self, dataset=dataset, classes=classes, class_counts=counts)
 
     @property
     def knowledge(self) -> Knowledge | None:
@@ -148,9 +194,63 @@ class Run:
             self.retriever.lookup.check()
 
 
-def _require_weights(config: ConfigDict) -> None:
+def memory_folder(config: ConfigDict, workdir: Path) -> Path:
+    """Where the memory of a run lies."""
+    return Path(config.memory.dir) if config.memory.dir else workdir / "memory"
+
+
+def _with_own_files(config: ConfigDict, workdir: Path) -> ConfigDict:
+    """The config with the files that an exported run brings along."""
+    config = config.copy_and_resolve_references()
+    for folder, role in ((ENCODER, "encoder"), (VOCABULARY, "text")):
+        if (workdir / folder).is_dir():
+            inside = list((workdir / folder).iterdir())
+            alone = len(inside) == 1 and inside[0].suffix != ".parquet"  # GloVe's words are looked for in a folder
+            config.model[role].weights = str(inside[0] if alone else workdir / folder)
+    return config
+
+
+def _assembled(
+    config: ConfigDict,
+    workdir: Path,
+    mesh: Mesh,
+    dataset: Dataset,
+    classes: Classes,
+    counts: np.ndarray,
+    memory: Memory | None,
+    e: Encoder | None,
+    train_fingerprint: Callable[[], str],
+    *,
+    training: bool,
+) -> Run:
+    """A run of its loaded parts."""
+    tokenizer = tokenizers.from_config(config) if "text" in configs.roles(config) else None
+    found = None
+    if memory is not None and e is not None:
+        found = retriever.assemble(
+            config,
+            tokenizer,
+            memory,
+            e,
+            knowledge.read(memory, classes, mesh),
+            cache=Path(config.memory.cache) if config.memory.cache else workdir / "neighbours",
+            mesh=mesh,
+            train_fingerprint=train_fingerprint(),
+            training=training,
+        )
+    make_model = functools.partial(_model, config, classes.trained, e.width if e else 0, tokenizer)
+    counts = _padded(counts, len(classes))
+    return Run(config, mesh, dataset, classes, counts, found, make_model, nnx.eval_shape(make_model))
+
+
+def _padded(counts: np.ndarray, classes: int) -> np.ndarray:
+    """Counts of the first classes, with 0 for the others."""
+    return np.concatenate([counts, np.zeros(classes - len(counts), np.int64)])
+
+
+def _require_weights(config: ConfigDict, roles: Iterable[str]) -> None:
     """Report missing weights before anything slow begins."""
-    for role in configs.roles(config):
+    for role in roles:
         if source := config.model[role].weights:
             weights.resolve(source, config.weights_dir)
 

@@ -30,7 +30,7 @@ def table(workdir, split="test"):
 
 def answers(config, workdir):
     """What each voice says about the test images: label and probability."""
-    run, params, stats, _ = evaluate.restore(config, workdir, None)
+    run, params, stats, _ = evaluate.restore(config, workdir, None, split="test")
     _, predicted = evaluate.answers(run, params, stats, "test")
     return {voice: (votes.label, votes.probability) for voice, votes in predicted.votes.items()}, predicted, run
 
@@ -64,7 +64,7 @@ def test_no_image_is_decoded_in_training_and_the_voices_beat_the_nearest_neighbo
 def test_any_lookup_on_eight_devices_gives_the_same_answers(trained, copy, lookup):
     config, expected = instant(devices=8, lookup=lookup), trained[1]
     workdirs.write_config(config, copy)  # as if it had been trained so
-    run, params, stats, _ = evaluate.restore(config, copy, None)
+    run, params, stats, _ = evaluate.restore(config, copy, None, split="test")
     _, predicted = evaluate.answers(run, params, stats, "test")
     for voice, (labels, probabilities) in expected.items():
         votes = predicted.votes[voice]
@@ -102,7 +102,7 @@ def add_rows(folder, keys, labels, source="more"):
 
 def test_a_class_that_only_the_memory_has_is_answered_and_goes_with_its_rows(trained, copy):
     config, before = instant(), trained[1]
-    run, *_ = evaluate.restore(config, copy, None)
+    run, *_ = evaluate.restore(config, copy, None, split="test")
     nines = np.flatnonzero(run.dataset.split("test").labels == 9)
     keys = np.load(next((copy / "neighbours").glob("keys_test-*.npz")))["keys"]
     add_rows(copy / "memory", keys[nines], ["the ninth"] * len(nines))  # under another name: a new class
@@ -126,7 +126,7 @@ def test_rows_added_to_a_class_move_its_prototype_and_its_count(trained, copy):
     memory = store.read(copy / "memory")
     rows = np.flatnonzero(memory.label_of == 9)
     add_rows(copy / "memory", np.asarray(memory.keys[rows]), ["9"] * len(rows))
-    run, *_ = evaluate.restore(config, copy, None)
+    run, *_ = evaluate.restore(config, copy, None, split="test")
     assert float(run.knowledge.counts[9]) == 2 * len(rows)
     np.testing.assert_allclose(run.knowledge.sums[9], 2 * memory.class_sums()[9], rtol=1e-5)
 
@@ -135,7 +135,7 @@ def test_predict_names_labels_of_voices_and_neighbours(trained, tmp_path):
     from PIL import Image
 
     workdir, _ = trained
-    run, params, stats, _ = evaluate.restore(instant(), workdir, None)
+    run, params, stats, _ = evaluate.restore(instant(), workdir, None, split="test")
     Image.fromarray(run.dataset.split("test").images[0]).save(tmp_path / "zero.png")
     (answer,) = predict.predict(run, params, stats, [tmp_path / "zero.png"])
     assert set(answer["voices"]) == {"rac", "vote", "prototype"} and answer["label"] in run.classes.names

@@ -1,6 +1,7 @@
 """A run that was trained for a few steps answers for files, good and bad."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests import tiny
 @pytest.fixture(scope="module")
 def run(trained):
     """The run's folder, and its parts, parameters and statistics as they are restored from it."""
-    restored = evaluate.restore(workdirs.read_config(trained), trained, None)
+    restored = evaluate.restore(workdirs.read_config(trained), trained, None, split="test")
     assert restored[3] == 20
     return trained, restored[:3]
 
@@ -64,6 +65,33 @@ def test_answers_are_those_of_the_evaluation(run, digits):
         assert [n["text"] for n in answer["neighbours"]] == texts
         assert [n["supports"] for n in answer["neighbours"]] == [text == own_text for text in texts]
         assert answer["neighbours"][0]["source"] == "train"
+
+
+def test_answers_need_neither_the_data_nor_the_files_of_b_and_t(run, digits, tmp_path, monkeypatch):
+    """Nor the number of devices of training, nor its paths."""
+    workdir = shutil.copytree(run[0], tmp_path / "moved")
+    changed = json.loads((workdir / "config.json").read_text())
+    changed["model"]["base"]["weights"], changed["model"]["text"]["weights"] = "vit_b16:augreg_in21k", "clip_b16"
+    changed["weights_dir"], changed["memory"]["dir"] = str(tmp_path), str(tmp_path / "gone")
+    changed["mesh"]["data"] = 64
+    (workdir / "config.json").write_text(json.dumps(changed))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(data, "load", None)  # it must not be called
+    config = predict.here(workdir)
+    restored = evaluate.restore(config, workdir, None)
+    assert not restored[0].dataset.splits
+    for answer, expected in zip(predict.predict(*restored[:3], digits), predict.predict(*run[1], digits), strict=True):
+        assert answer["label"] == expected["label"] and answer["neighbours"] == expected["neighbours"]
+        assert answer["probability"] == pytest.approx(expected["probability"], rel=1e-5)
+
+
+def test_pictures_and_arrays_are_answered_as_files_are(run, digits):
+    pictures = [Image.open(digits[0]), np.asarray(Image.open(digits[1])), digits[2]]
+    answers = list(predict.predict(*run[1], iter(pictures)))
+    expected = list(predict.predict(*run[1], digits))
+    assert [answer["voices"] for answer in answers] == [answer["voices"] for answer in expected]
+    (wrong,) = predict.predict(*run[1], [np.zeros((4, 5, 2), np.uint8)])
+    assert "an image is an array [H, W] or [H, W, 3], and this one is [4, 5, 2]" in wrong["error"]
 
 
 def test_a_large_photograph_is_decoded_as_evaluation_decodes_it(tmp_path):

@@ -45,7 +45,6 @@ def retriever(lookup: Lookup, mesh: Any) -> Retriever:
         keys_program=callback.keys_only(same, mesh),
         recipe={},
         cache=Path(),
-        mean_fitting=0.0,
         train_fingerprint="",
         knowledge=nothing,
     )

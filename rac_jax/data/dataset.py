@@ -66,8 +66,9 @@ class Dataset:
 
     @property
     def class_counts(self) -> np.ndarray:
-        """How often each class occurs in training: [C] int64."""
-        return np.bincount(self.splits["train"].labels, minlength=self.num_classes)
+        """How often each class occurs in training: [C] int64; 0 for all without a training split."""
+        labels = self.splits["train"].labels if "train" in self.splits else np.zeros(0, np.int32)
+        return np.bincount(labels, minlength=self.num_classes)
 
     def split(self, name: str) -> Split:
         """The named split; an unknown name is an error that lists the known ones."""

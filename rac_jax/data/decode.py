@@ -72,14 +72,19 @@ def _decode_jpeg(encoded: bytes, enough: int) -> np.ndarray | None:
 def _decode_any(encoded: bytes) -> np.ndarray:
     with Image.open(io.BytesIO(encoded)) as picture:
         _refuse_bomb(*picture.size)
-        upright = ImageOps.exif_transpose(picture)
-        if upright.mode[0] in "IF":  # 16 or 32 bits per pixel: Pillow's own conversion would clip instead of scaling
-            return np.repeat(eight_bits(np.asarray(upright))[..., None], 3, axis=-1)
-        if upright.has_transparency_data:  # on white, as a page shows it
-            layer = upright.convert("RGBA")
-            ground = Image.new("RGBA", layer.size, "white")
-            return np.asarray(Image.alpha_composite(ground, layer).convert("RGB"))
-        return np.asarray(upright.convert("RGB"))
+        return upright_pixels(picture)
+
+
+def upright_pixels(picture: Image.Image) -> np.ndarray:
+    """A picture of Pillow as a viewer would show it: uint8 [H, W, 3]."""
+    upright = ImageOps.exif_transpose(picture)
+    if upright.mode[0] in "IF":  # 16 or 32 bits per pixel: Pillow's own conversion would clip instead of scaling
+        return np.repeat(eight_bits(np.asarray(upright))[..., None], 3, axis=-1)
+    if upright.has_transparency_data:  # on white, as a page shows it
+        layer = upright.convert("RGBA")
+        ground = Image.new("RGBA", layer.size, "white")
+        return np.asarray(Image.alpha_composite(ground, layer).convert("RGB"))
+    return np.asarray(upright.convert("RGB"))
 
 
 def eight_bits(grey: np.ndarray) -> np.ndarray:

@@ -5,8 +5,9 @@ import stat
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
-from rac_jax.data.decode import BadImage, decode
+from rac_jax.data.decode import BadImage, decode, eight_bits, upright_pixels
 
 # File names that end so are images.
 ENDINGS = (
@@ -23,6 +24,24 @@ def enough_for(image_size: int) -> int:
 def read_image(path: str | Path, image_size: int) -> np.ndarray:
     """The image in a file, uint8 [H, W, 3], decoded as for evaluation at `image_size`; BadImage if there is none."""
     return decode(read_bytes(Path(path)), str(path), enough_for(image_size))
+
+
+def pixels_of(image: Image.Image | np.ndarray) -> np.ndarray:
+    """A picture of Pillow, or an array [H, W] or [H, W, 1, 3 or 4], as uint8 [H, W, 3].
+
+    Arrays of other types than uint8 are scaled as decode.eight_bits says.
+    """
+    if isinstance(image, np.ndarray):
+        if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
+            raise BadImage(f"an image is an array [H, W] or [H, W, 3], and this one is {list(image.shape)}")
+        try:
+            image = image if image.dtype == np.uint8 else eight_bits(image)
+        except (ValueError, TypeError) as error:
+            raise BadImage(f"an array of {image.dtype} is not a usable image ({error})") from error
+        if image.ndim == 3 and image.shape[2] == 3:
+            return image
+        image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image)
+    return upright_pixels(image)
 
 
 def read_bytes(path: Path) -> bytes:

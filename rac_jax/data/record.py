@@ -37,6 +37,15 @@ class Record:
     train_images: list[int]  # of each class
     splits: dict[str, dict[str, Any]]  # by name: number of images, fingerprint of the content
 
+    @property
+    def train_fingerprint(self) -> str:
+        """Of the training split, as Dataset.fingerprint gives it; "" if it is not known."""
+        return self.splits.get("train", {}).get("fingerprint", "")
+
+    def without_images(self) -> Dataset:
+        """The data set without its splits: class names and texts."""
+        return Dataset(self.name, tuple(self.classes), tuple(self.texts), {})
+
 
 def start(config: ConfigDict, dataset: Dataset, workdir: Path) -> None:
     """Before training: check that the data fit the run, then record the config and the data in its folder."""
@@ -50,11 +59,14 @@ def start(config: ConfigDict, dataset: Dataset, workdir: Path) -> None:
 
 
 def require_classes(dataset: Dataset, workdir: Path) -> None:
-    """Before evaluation or prediction: refuse other classes or another order, because labels would be shifted."""
+    """Before evaluation: refuse classes that the run does not have, and another order of the same classes.
+
+    Some of the run's classes are enough: they are identified by name.
+    """
     before = read(workdir)
     if before is None:
         logging.warning("%s is missing: cannot check that the classes are those of the run", workdir / FILE)
-    elif list(dataset.class_names) != before.classes:
+    elif list(dataset.class_names) != before.classes and not set(dataset.class_names) < set(before.classes):
         _refuse(workdir, list(_class_differences(before, describe(dataset, "", content=False))))
 
 

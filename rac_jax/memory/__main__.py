@@ -75,7 +75,7 @@ def _build(folder: Path, _: list[str]) -> None:
     dataset, mesh = data.load(config), sharding.make_mesh(config)
     encoder = encoders.load(config, mesh)
     recipe = build.make_recipe(config, encoder)
-    there = build.training_source(folder, recipe, dataset)
+    there = build.training_source(folder, recipe, dataset.name, dataset.fingerprint("train"))
     if there is None or there.state in (manifest.ENCODING, manifest.REMOVED):
         content = sources.of_split(dataset, "train")
         build.add(config, recipe, build.TRAIN, content, encoder, folder=folder, mesh=mesh)

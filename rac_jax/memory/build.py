@@ -55,44 +55,55 @@ def open_or_build(
 ) -> store.Memory:
     """The memory in `folder`, if it has this config's recipe; the training split is encoded if the memory is new."""
     recipe = make_recipe(config, encoder)
-    source = training_source(folder, recipe, dataset)
+    source = training_source(folder, recipe, dataset.name, dataset.fingerprint("train"))
     if source is None and manifest.exists(folder) and manifest.read(folder).rows:
         logging.warning("the memory in %s does not hold the training split of %s", folder, dataset.name)
     elif source is None or not source.finished:
         content = sources.of_split(dataset, "train")
         _check_k(config, len(content), len(content))
         add(config, recipe, TRAIN, content, encoder, folder=folder, mesh=mesh)
-    return _opened(config, folder)
+    memory = opened(config, folder)
+    _check_k(config, memory.enabled, len(memory))
+    return memory
 
 
-def open_existing(config: ConfigDict, dataset: Dataset, encoder: Encoder, *, folder: Path) -> store.Memory:
+def open_existing(
+    config: ConfigDict, data: str, train_fingerprint: str, encoder: Encoder, *, folder: Path
+) -> store.Memory:
     """The memory in `folder`, for commands that only read: a missing memory is an error.
 
     It may hold other rows than the data set's training split: those of a part of it, or of more classes.
+
+    Args:
+      config: of the run.
+      data: the name of the data set that it was trained on.
+      train_fingerprint: of its training split.
+      encoder: E, which must be the one that the memory was built with.
+      folder: of the memory.
     """
     if not manifest.exists(folder):
         raise FileNotFoundError(f"there is no memory in {folder}; check --memory or --config.memory.dir")
     found = manifest.read(folder)
     manifest.require_recipe(folder, found.recipe, make_recipe(config, encoder))
-    if all(source.fingerprint != dataset.fingerprint("train") for source in found.sources):
-        logging.warning("the memory in %s does not hold the training split of %s", folder, dataset.name)
-    return _opened(config, folder)
-
-
-def _opened(config: ConfigDict, folder: Path) -> store.Memory:
-    memory = store.read(folder)
-    memory = keep.part_of(memory, config.memory.keep, config.data.seed)
-    _check_k(config, memory.enabled, len(memory))
+    if all(source.fingerprint != train_fingerprint for source in found.sources):
+        logging.warning("the memory in %s does not hold the training split of %s", folder, data)
+    memory = opened(config, folder)
+    if not memory.enabled:
+        raise BadMemory(f"the memory in {folder} has no rows that are enabled; enable a source, or add one")
     return memory
 
 
-def training_source(folder: Path, recipe: Recipe, dataset: Dataset) -> Source | None:
+def opened(config: ConfigDict, folder: Path) -> store.Memory:
+    """The memory in `folder`, or the part of it that config.memory.keep describes."""
+    return keep.part_of(store.read(folder), config.memory.keep, config.data.seed)
+
+
+def training_source(folder: Path, recipe: Recipe, data: str, fingerprint: str) -> Source | None:
     """The source that holds the training split, or None. A memory with another recipe or for other data is refused."""
     if not manifest.exists(folder):
         return None
     found = manifest.read(folder)
     manifest.require_recipe(folder, found.recipe, recipe)
-    fingerprint = dataset.fingerprint("train")
     inside = [source for source in found.sources if source.fingerprint == fingerprint]
     if inside:
         return min(inside, key=lambda source: source.state == manifest.REMOVED)
@@ -100,7 +111,7 @@ def training_source(folder: Path, recipe: Recipe, dataset: Dataset) -> Source | 
         if source.name == TRAIN and source.state != manifest.REMOVED:
             raise BadMemory(
                 f"the memory in {folder} was built for other data: its source {TRAIN!r} is {source.origin}, "
-                f"{source.rows} images, and not the training split of {dataset.name}.\n"
+                f"{source.rows} images, and not the training split of {data}.\n"
                 f"Name another folder (--config.memory.dir or --workdir), or remove that source."
             )
     return None

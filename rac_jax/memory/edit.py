@@ -174,8 +174,7 @@ class Editor:
 
     def sweep(self) -> None:
         """Delete files that the manifest does not name: old ones, and those of an interrupted change."""
-        named = {self.manifest.keys, self.manifest.index and self.manifest.index.name}
-        named |= {file.name for source in self.manifest.sources for file in (source.columns, source.classes) if file}
+        named = manifest.files_of(self.manifest)
         for pattern in OURS:
             for path in self.folder.glob(pattern):
                 if path.name not in named:

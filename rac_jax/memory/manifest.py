@@ -114,6 +114,12 @@ class Manifest:
         return dataclasses.replace(self, sources=tuple(changed if s is now else s for s in self.sources))
 
 
+def files_of(manifest: Manifest) -> list[str]:
+    """The names of the files that a memory consists of, beside the manifest."""
+    named = [manifest.index, *(file for source in manifest.sources for file in (source.columns, source.classes))]
+    return [manifest.keys, *(file.name for file in named if file)]
+
+
 def exists(folder: Path) -> bool:
     """Is there a memory? A folder of something else is refused."""
     if folder.exists() and not folder.is_dir():

@@ -115,7 +115,7 @@ class Memory:
     def file_of(self, row: int) -> Path | None:
         """The file of a row's image, if it is one and still there."""
         root = self.source_of(row)[0].root
-        path = Path(root, self.images[row])
+        path = self.folder / root / self.images[row]  # an exported memory names folders beside itself
         return path if root and path.is_file() else None
 
 

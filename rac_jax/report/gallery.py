@@ -113,6 +113,6 @@ def _picture(run: Run, row: int) -> np.ndarray:
     assert run.retriever is not None
     memory = run.retriever.memory
     source, position = memory.source_of(row)
-    if source.fingerprint == run.retriever.train_fingerprint:
+    if source.fingerprint == run.retriever.train_fingerprint and "train" in run.dataset.splits:
         return pictures.or_grey(lambda: run.dataset.split("train").images[position])
     return pictures.of_file(memory.file_of(row))

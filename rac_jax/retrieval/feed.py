@@ -15,6 +15,7 @@ from rac_jax.data.dataset import Dataset
 from rac_jax.data.pipeline import Batch
 from rac_jax.memory import build, index
 from rac_jax.retrieval import cached
+from rac_jax.retrieval.lookup import KEEP_ALL
 from rac_jax.retrieval.retriever import Retriever
 from rac_jax.runtime import processes
 
@@ -61,6 +62,14 @@ def feed(
     if lookup == "pipelined":
         return _pipelined(retriever, mesh, batches, training=training)
     return _cached(config, retriever, mesh, dataset, batches, split=split, training=training)
+
+
+def look_up(config: ConfigDict, retriever: Retriever, mesh: Mesh, images: jax.Array) -> dict[str, jax.Array]:
+    """The neighbours of placed images, none left out. No program has a callback, so all of them can be cached."""
+    own = np.full(images.shape[0], KEEP_ALL, np.int32)
+    if config.memory.index == "device":
+        return retriever(images, sharding.put_batch(mesh, {"own": own})["own"])
+    return _searched(retriever, mesh, retriever.keys(images), own)
 
 
 def _pipelined(retriever: Retriever, mesh: Mesh, batches: Iterable[Batch], *, training: bool) -> Iterator[Fed]:

@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from rac_jax.data.dataset import Dataset
 from rac_jax.memory import index
 from rac_jax.memory.store import Memory
 from rac_jax.models.voices import Knowledge
@@ -32,7 +31,6 @@ class Retriever:
     keys_program: Callable[..., jax.Array]  # the first half of `program`: (E's parameters, images) -> keys
     recipe: dict[str, Any]  # everything that decides which neighbours an image has
     cache: Path  # the folder for lookup=cached
-    mean_fitting: float  # how many of the k texts fit into T's window, on average
     train_fingerprint: str  # of the training split
     knowledge: Knowledge  # what the rows say about the classes
 
@@ -63,6 +61,11 @@ class Retriever:
         return np.where(own >= 0, self._times_inside[np.maximum(own, 0)], 0).astype(np.float32)
 
     @functools.cached_property
+    def mean_fitting(self) -> float:
+        """How many of the k texts fit into T's window, on average."""
+        return self.lookup.mean_fitting() if self.lookup.snippets else 0.0
+
+    @functools.cached_property
     def _times_inside(self) -> np.ndarray:
         """[N]: the enabled rows of a row's image, itself and its copies; 0 where nothing is left out by row."""
         if self.lookup.exclude != "id":
@@ -75,7 +78,6 @@ class Retriever:
 
 def assemble(
     config: ConfigDict,
-    dataset: Dataset,
     tokenizer: Tokenizer | None,
     memory: Memory,
     e: Encoder,
@@ -83,14 +85,18 @@ def assemble(
     *,
     cache: Path,
     mesh: Mesh,
+    train_fingerprint: str,
+    training: bool,
 ) -> Retriever:
-    """The retriever over an open memory. Without a tokenizer, texts are not read."""
+    """The retriever over an open memory. Without a tokenizer, texts are not read.
+
+    Copies of training images in other sources are looked for only for training, which leaves them out.
+    """
     snippets = Snippets.tokenise(memory.texts, tokenizer, config.memory.cut) if tokenizer else None
     ef_search, same_image = index.ef_search(config), None
-    if config.memory.exclude == "id":
-        same_image = duplicates.groups(memory, dataset.fingerprint("train"), config.memory.duplicates, ef_search)
+    if training and config.memory.exclude == "id":
+        same_image = duplicates.groups(memory, train_fingerprint, config.memory.duplicates, ef_search)
     lookup = Lookup(memory, snippets, config.memory.k, ef_search, config.memory.exclude, same_image)
-    mean_fitting = lookup.mean_fitting() if snippets else 0.0
     if config.memory.index == "device":
         program = callback.on_device(e.encode, lookup, mesh, config.memory.device_dtype)
     else:
@@ -102,8 +108,7 @@ def assemble(
         keys_program=callback.keys_only(e.encode, mesh),
         recipe=_recipe(config, memory),
         cache=cache,
-        mean_fitting=mean_fitting,
-        train_fingerprint=dataset.fingerprint("train"),
+        train_fingerprint=train_fingerprint,
         knowledge=knowledge,
     )
 

@@ -1,6 +1,7 @@
 """SIGTERM and Ctrl-C: training finishes and saves the current step; every command ends with exit code 75."""
 
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
@@ -58,7 +59,8 @@ class Interruption:
             signal.signal(*self._previous.popitem())
 
     def __enter__(self) -> "Interruption":
-        if jax.process_count() == 1:
+        in_main_thread = threading.current_thread() is threading.main_thread()  # others may not handle signals
+        if jax.process_count() == 1 and in_main_thread:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._note)
         return self

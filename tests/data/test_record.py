@@ -86,6 +86,32 @@ def test_the_same_images_elsewhere_are_the_same_data(trained, copied):
     assert json.loads((copied / "run" / "data.json").read_text())["root"] == str(copied / "moved")
 
 
+def evaluated(copied, root):
+    """The numbers of test images by class, and of those that were answered right, of an evaluation on a folder."""
+    evaluate.evaluate_checkpoint(config(root), copied / "run", step=None, split="test")
+    found = json.loads((copied / "run" / "eval" / "test_classes.json").read_text())
+    return found["images"], found["base"]["correct"], found["train_images"]
+
+
+def test_evaluation_on_another_folder_needs_no_training_images(copied, tmp_path):
+    images, right, _ = evaluated(copied, copied / "images")
+    (tmp_path / "with_test").mkdir()
+    (copied / "images" / "test").rename(tmp_path / "with_test" / "test")  # nothing but the test split
+    shutil.rmtree(copied / "images")
+    assert evaluated(copied, tmp_path / "with_test") == (images, right, [4, 4, 4])
+    plain = tmp_path / "with_test" / "test"
+    assert evaluated(copied, plain) == (images, right, [4, 4, 4])
+    shutil.rmtree(plain / "car")  # some of the classes: labels go by name
+    assert evaluated(copied, plain) == ([0, *images[1:]], [0, *right[1:]], [4, 4, 4])
+
+
+def test_a_split_that_another_folder_lacks_is_named(copied, tmp_path):
+    (copied / "images" / "test").rename(copied / "images" / "val" / "test")
+    shutil.rmtree(copied / "images" / "train")
+    with pytest.raises(FileNotFoundError, match=r"images has folders for val, but none for test"):
+        evaluated(copied, shutil.copytree(copied / "images", tmp_path / "images"))
+
+
 def test_what_differs_is_listed(copied):
     for split in ("train", "test"):
         shutil.copy(copied / "images" / split / "cat" / "0.png", copied / "images" / split / "cat" / "9.png")

@@ -28,7 +28,7 @@ def open_or_build(dataset, folder, *, function=encode, **changes):
 
 def open_existing(dataset, folder, **changes):
     config, encoder, _ = prepared(encode, changes)
-    return build.open_existing(config, dataset, encoder, folder=folder)
+    return build.open_existing(config, dataset.name, dataset.fingerprint("train"), encoder, folder=folder)
 
 
 def add_keys(folder, name, keys, function=encode):

@@ -53,7 +53,6 @@ def keys_and_neighbours(folder: Path, mesh: Mesh | None = None) -> dict[str, np.
         keys_program=callback.keys_only(encode, mesh),
         recipe={},
         cache=folder / "cache",
-        mean_fitting=0.0,
         train_fingerprint=dataset.fingerprint("train"),
         knowledge=None,
     )

@@ -32,9 +32,9 @@ def read(root: str, split: str) -> tuple[tuple[str, ...], Split]:
     folder = Path(root)
     if not root or not folder.is_dir():
         raise FileNotFoundError(f"{root!r} is not a folder. {HOW_TO}")
-    parts = layout.read(folder).splits
+    parts = layout.only_splits(folder) or layout.read(folder).splits
     if parts and split not in parts:
-        raise FileNotFoundError(f"{folder} has a folder for train, but none for {split}")
+        raise FileNotFoundError(f"{folder} has folders for {', '.join(parts)}, but none for {split}")
     part = parts.get(split, folder)
     class_names = _class_names(part)
     return class_names, _scan(folder, part, class_names, split)

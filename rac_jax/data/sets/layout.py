@@ -64,6 +64,14 @@ def read(root: Path) -> Layout:
     return Layout(with_classes)
 
 
+def only_splits(root: Path) -> dict[str, Path]:
+    """The folders of the splits, if there is nothing else and each holds class folders; train may be missing."""
+    named = {split_named(folder.name): folder for folder in class_folders(root)}
+    if None in named or not all(any(map(_holds_images, _folders(folder))) for folder in named.values()):
+        return {}
+    return {split: folder for split, folder in named.items() if split is not None}
+
+
 def _are_classes(splits: dict[str, Path], others: list[Path]) -> bool:
     """A folder "train" with folders in it, beside several folders of images and without val or test, is a class."""
     return list(splits) == ["train"] and len(others) > 1 and all(any(_images(folder)) for folder in others)

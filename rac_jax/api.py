@@ -1,0 +1,426 @@
+"""rac_jax from Python: `fit` and `load`, and the model that both return.
+
+import rac_jax
+
+model = rac_jax.fit("photos/")
+model.predict("new.jpg")
+model.add("more/", source="more")
+model.save("runs/mine")
+model = rac_jax.load("runs/mine")
+"""
+
+import dataclasses
+import difflib
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict
+from PIL import Image
+
+from rac_jax import config as configs
+from rac_jax import data, evaluate, export, predict, sharding, train
+from rac_jax.config import ConfigError
+from rac_jax.data import evaluation, record
+from rac_jax.data.dataset import Dataset
+from rac_jax.data.dataset import texts as class_texts
+from rac_jax.data.decode import BadImage, decode
+from rac_jax.data.reading import pixels_of, read_bytes
+from rac_jax.evaluate import Accuracy
+from rac_jax.memory import build, edit, index, manifest, sources, store
+from rac_jax.memory.manifest import BadMemory
+from rac_jax.predict import Answer, Picture
+from rac_jax.run import Run
+from rac_jax.runtime import commands as commands  # sets what jax reads when it starts
+from rac_jax.runtime import compilation, files
+from rac_jax.runtime.interruption import Interrupted
+
+HERE = ("weights_dir", "compiled", "mesh.data", "mesh.fsdp")  # fields that `fit` hands on to `load`
+TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
+
+Pictures = str | Path | np.ndarray | Iterable[Picture]  # a folder, a table, or images
+
+
+def load(workdir: str | Path, *, step: int | None = None, **fields: Any) -> "Model":
+    """The trained run in a folder, from `fit`, the command line or an export.
+
+    Args:
+      workdir: the run's folder. It is not written to, except by edits of the memory.
+      step: the checkpoint; None for the newest.
+      **fields: config fields that may differ on this machine, as weights_dir="…" or mesh__data=1.
+    """
+    workdir = Path(workdir)
+    config = predict.here(workdir)
+    set_fields(config, fields)
+    _start(config)
+    run, params, stats, step = evaluate.restore(config, workdir, step)
+    return Model(run, params, stats, step=step, workdir=workdir)
+
+
+def fit(
+    source: Pictures, labels: Sequence[Any] | None = None, *, workdir: str | Path | None = None, **fields: Any
+) -> "Model":
+    """Make a model of your images: encode them once, then train for seconds.
+
+    Unless the source has a test split of its own, a share of the images (data__test_share=0.2) is held out, for
+    `Model.evaluate`.
+
+    Args:
+      source: a folder with a folder of images per class, a table (.csv, .jsonl, .parquet) with the columns path and
+        label, the name of a known data set (as config.data.name), or images together with `labels`.
+      labels: a class for each image, if images are given.
+      workdir: the run's folder. Without one it is temporary: use `Model.save` to keep the run.
+      **fields: any config field: memory__k=20, or memory={"k": 20}, or **{"memory.k": 20}.
+    """
+    config = _fit_config()
+    given = set_fields(config, fields)
+    folder = Path(workdir or tempfile.mkdtemp(prefix="rac_jax_")).resolve()
+    try:
+        config.data.name, root = _named(source, labels, folder)
+        config.data.root = root or config.data.root
+        _start(config)
+        _adapt(config, given)
+        train.train(config, folder, evaluated=False)
+        model = load(folder, **{name: configs.field(config, name) for name in HERE})
+    except BaseException as error:
+        if workdir is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, Interrupted):
+            raise KeyboardInterrupt from None
+        raise
+    if workdir is None:
+        weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+    return model
+
+
+def _fit_config() -> ConfigDict:
+    """Answers from the memory, with EfficientNet-Lite0 as E: what configs/folder.py has."""
+    c = configs.default("fit")
+    c.data.image_size = 128
+    c.data.on_bad_image = "skip"
+    c.data.val_share = 0.0
+    c.model.encoder.update(name="efficientnet_lite0", weights="efficientnet_lite0:imagenet")
+    c.eval.batch_size = 128
+    configs.instant(c)
+    return c
+
+
+def _adapt(config: ConfigDict, given: set[str]) -> None:
+    """Values that depend on the data, for fields that were not given."""
+    every = config.copy_and_resolve_references()
+    every.data.on_bad_image = "error"  # only counted here
+    dataset = data.load(every)
+    images = len(dataset.split("train"))
+    if "memory.k" not in given:
+        config.memory.k = max(1, min(config.memory.k, images // 2))
+    if "eval.split" not in given and config.eval.split not in dataset.splits:
+        config.eval.split = "train"
+    if "train.calibrate_new" not in given and dataset.num_classes < 3:
+        config.train.calibrate_new = False  # no class can be left out
+
+
+def _named(source: Pictures, labels: Sequence[Any] | None, folder: Path) -> tuple[str, str]:
+    """What fit is given, as config.data.name and config.data.root."""
+    if labels is not None:
+        if isinstance(source, str | Path):
+            raise ValueError("labels go with images; a folder or a table has its own")
+        return f"table:{write_images(source, labels, folder / export.IMAGES / 'train')}", ""
+    if not isinstance(source, str | Path):
+        raise ValueError("images need labels: fit(images, labels)")
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return "folder", str(path.resolve())
+    if path.suffix.lower() in TABLES:
+        return f"table:{path.resolve()}", ""
+    return str(source), ""
+
+
+def write_images(images: Iterable[Picture], labels: Iterable[Any], folder: Path) -> Path:
+    """Images and labels as files and a table of them. Files are copied as they are, other images become PNGs."""
+    lines = []
+    with files.writing(folder):
+        folder.mkdir(parents=True)
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        if isinstance(image, str | Path):
+            name = f"{number:06d}{Path(image).suffix}"
+            files.write_bytes(folder / name, read_bytes(Path(image)))
+        else:
+            name = f"{number:06d}.png"
+            with files.writing(folder / name):
+                Image.fromarray(pixels_of(image)).save(folder / name)
+        lines.append(json.dumps({"path": name, "label": str(label)}) + "\n")
+    files.write_text(folder / "table.jsonl", "".join(lines))
+    return folder / "table.jsonl"
+
+
+def set_fields(config: ConfigDict, fields: Mapping[str, Any]) -> set[str]:
+    """Set config fields by name (memory__k, "memory.k", or memory={"k": …}). Returns the dotted names."""
+    known, flat = configs.names(config), dict(_flat(fields))
+    for name, value in flat.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            raise ConfigError(f"there is no field {name}" + (f"; similar fields: {', '.join(near)}" if near else ""))
+        parent, _, last = name.rpartition(".")
+        section = configs.field(config, parent) if parent else config
+        value = str(value) if isinstance(value, Path) else tuple(value) if isinstance(value, list) else value
+        try:
+            section[last] = value
+        except TypeError:
+            kind = type(section[last]).__name__
+            raise ConfigError(f"config.{name} is {value!r}; it must be of type {kind}") from None
+    return set(flat)
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in fields.items():
+        name = prefix + name.replace("__", ".")
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _start(config: ConfigDict) -> None:
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
+    configs.validate(config, devices=jax.device_count())
+    compilation.keep_programs(config, also_small=True)
+
+
+class Model:
+    """A trained run that answers. An edit of the memory is on the disk, and in the next answer, when it returns."""
+
+    def __init__(self, run: Run, params: Any, stats: Any, *, step: int, workdir: Path):
+        self.step = step
+        self.workdir = workdir
+        config = run.config.copy_and_resolve_references()
+        if config.memory.index != "device":
+            config.memory.lookup = "pipelined"  # writes no files, and its programs are cached
+        self._run = dataclasses.replace(run, config=config)
+        self._params, self._stats = params, stats
+
+    def __repr__(self) -> str:
+        rows = f", {self.memory.rows} images in the memory" if self._run.retriever else ""
+        return f"<rac_jax.Model {self.workdir}: {len(self.classes)} classes{rows}>"
+
+    @property
+    def config(self) -> ConfigDict:
+        """All settings of the run; a copy."""
+        return self._run.config.copy_and_resolve_references()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of all classes that an answer may have: those of training, then those of the memory alone."""
+        return self._run.classes.names
+
+    def predict(self, images: Picture | Iterable[Picture]) -> Any:
+        """Classify one image, or many.
+
+        Args:
+          images: a path, a picture of Pillow or an array [H, W, 3]; or a folder, an array [N, H, W, 3], or any iterable
+            of images, which is read in batches of config.eval.batch_size.
+
+        Returns:
+          For one image a dict as `python -m rac_jax.predict --json` prints it: label, probability, voices, neighbours.
+          For many, a list of them; an unusable image has an `error` in place of these.
+        """
+        several, single = _sorted_out(images)
+        answers = list(predict.predict(self._run, self._params, self._stats, several))
+        if not single:
+            return answers
+        if "error" in answers[0]:
+            raise BadImage(answers[0]["error"])
+        return answers[0]
+
+    def search(self, image: Picture, k: int = 10) -> list[Answer]:
+        """The `k` images of the memory that are nearest to an image: label, text, similarity, source, image, row."""
+        run, retriever = self._run, self._retriever()
+        pixels = predict.read(image, run.config.data.image_size)
+        shown = data.eval_transform(run.config)(pixels, np.random.default_rng(0))
+        keys = sharding.rows_of_this_process(retriever.keys(predict.placed(run, [shown])["image"]))[:1]
+        memory = retriever.memory
+        k = min(k, memory.enabled)
+        rows, near = index.search(memory.index, keys, k, max(retriever.lookup.ef_search, 4 * k), memory.allowed())
+        found = predict.neighbours(memory, rows[0], near[0], None)
+        return [{name: value for name, value in row.items() if name != "supports"} for row in found]
+
+    def evaluate(self, on: Pictures | None = None, labels: Sequence[Any] | None = None) -> Accuracy:
+        """The accuracy of each voice, by group of classes: {"rac": {"all": 0.9, "few": 0.8, …}, …}.
+
+        Args:
+          on: a split of the run's own data ("test", the default), a folder of classes, a table, or images.
+          labels: a class for each image, if images are given.
+        """
+        split = self._run.config.eval.split if on is None else str(on)
+        trained_on = record.read(self.workdir)
+        if on is None or (trained_on and split in trained_on.splits and not Path(split).exists()):
+            assert trained_on is not None
+            dataset = evaluation.load(self._run.config, split, trained_on)
+            return self._evaluated(dataset, split)
+        with tempfile.TemporaryDirectory() as folder:
+            dataset = self._read(on, labels, Path(folder) / "images")
+            return self._evaluated(dataset, "test")
+
+    def _evaluated(self, dataset: Dataset, split: str) -> Accuracy:
+        run = self._run.with_dataset(dataset)
+        counts, _ = evaluate.answers(run, self._params, self._stats, split)
+        return evaluate.accuracies(run, counts)
+
+    def _read(self, what: Pictures, labels: Sequence[Any] | None, folder: Path) -> Dataset:
+        """A folder, a table or images with labels as the split `test` of a data set."""
+        content = self._content(what, labels, folder, "test")
+        assert content.split is not None
+        return Dataset(content.origin, content.class_names, class_texts(content.class_names), {"test": content.split})
+
+    def _content(self, what: Pictures, labels: Sequence[Any] | None, folder: Path, split: str) -> sources.Content:
+        """What a folder, a table or images with labels bring; images are written to `folder`."""
+        if labels is not None:
+            if isinstance(what, str | Path):
+                what, labels = [Path(what)], [labels]
+            what = write_images(what, labels, folder)
+        if not isinstance(what, str | Path):
+            raise ValueError("images need labels, one for each")
+        path = Path(what).expanduser()
+        kind = "folder" if path.is_dir() else "table"
+        if kind == "table" and path.suffix.lower() not in TABLES:
+            raise FileNotFoundError(f"{path} is neither a folder nor a table ({', '.join(TABLES)})")
+        return sources.read(self.config, f"{kind}:{path.resolve()}", root="", split=split, classes="", texts="")
+
+    def add(self, what: Pictures, labels: Sequence[Any] | None = None, *, source: str | None = None) -> None:
+        """Add images to the memory, as a source of this name; classes may be new.
+
+        Args:
+          what: a folder of classes, a table, or images. Images are copied into the run's folder.
+          labels: a class for each image, if images are given.
+          source: a name for them; by default that of the folder or table.
+        """
+        run, memory = self._run, self._retriever().memory
+        if source is None:
+            source = Path(what).stem if isinstance(what, str | Path) and labels is None else "added"
+        if any(s.name == source and s.state != manifest.REMOVED for s in memory.manifest.sources):
+            raise BadMemory(f"there is a source {source!r} already; choose another name, or remove it first")
+        folder = self._new_folder(source)
+        try:
+            content = self._content(what, labels, folder, "train")
+            build.add(
+                self.config,
+                memory.recipe,
+                source,
+                content,
+                self._retriever().encoder,
+                folder=memory.folder,
+                mesh=run.mesh,
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._reopen()
+
+    def _new_folder(self, source: str) -> Path:
+        """Where the images of a source are written."""
+        name = "".join(c if c.isalnum() or c in "-_" else "_" for c in source)
+        taken = {path.name for path in (self.workdir / export.IMAGES).glob("*")}
+        free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(taken) + 3))) if n not in taken)
+        return self.workdir / export.IMAGES / free
+
+    def disable(self, source: str) -> None:
+        """Hide a source: its images are no neighbours any more. `enable` shows it again."""
+        self._set_state(source, manifest.DISABLED)
+
+    def enable(self, source: str) -> None:
+        """Show a source that was hidden."""
+        self._set_state(source, manifest.ENABLED)
+
+    def remove(self, source: str) -> None:
+        """Remove a source. Its rows stay on the disk until `python -m rac_jax.memory compact`."""
+        self._set_state(source, manifest.REMOVED)
+
+    def _set_state(self, source: str, state: str) -> None:
+        folder = self._retriever().memory.folder
+        with edit.editing(folder) as editor:
+            others = [s for s in editor.manifest.sources if s.state == manifest.ENABLED and s.name != source]
+            if state != manifest.ENABLED and not others:
+                raise BadMemory(f"{source!r} is the only source that is enabled; without it nothing can be answered")
+            editor.set_state(source, state)
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """Read the memory again after a change."""
+        folder = self._retriever().memory.folder
+        self._run = self._run.with_memory(build.opened(self._run.config, folder))
+
+    def _retriever(self) -> Any:
+        if self._run.retriever is None:
+            raise ValueError(f"the voices of {self.workdir} (config.model.voices) use no memory")
+        return self._run.retriever
+
+    @property
+    def memory(self) -> "MemoryView":
+        """What the memory holds now."""
+        return MemoryView(self._retriever().memory)
+
+    def save(self, folder: str | Path, *, with_encoder: bool = False) -> None:
+        """Copy the run to a new folder, which `load` opens on any machine; see rac_jax/export.py."""
+        memory = self._run.retriever.memory.folder if self._run.retriever else None
+        export.write(self.workdir, Path(folder), with_encoder=with_encoder, step=self.step, memory=memory)
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryView:
+    """The content of a memory, to look at."""
+
+    _memory: store.Memory
+
+    @property
+    def rows(self) -> int:
+        """How many images can be neighbours."""
+        return self._memory.enabled
+
+    @property
+    def sources(self) -> list[dict[str, Any]]:
+        """Name, state, number of rows and origin of each source."""
+        shown = ("name", "state", "rows", "origin", "added")
+        kept = [source for source in self._memory.manifest.sources if source.state != manifest.REMOVED]
+        return [{name: getattr(source, name) for name in shown} for source in kept]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of the enabled rows each class has."""
+        counts = self._memory.class_counts()
+        return {name: int(count) for name, count in zip(self._memory.class_names, counts, strict=True) if count}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the enabled rows."""
+        return tuple(self.counts)
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Label, text, source and image reference of a row."""
+        memory, number = self._memory, range(len(self._memory))[number]
+        label = int(memory.label_of[number])
+        return {
+            "label": memory.class_names[label] if label >= 0 else None,
+            "text": memory.texts[int(memory.text_of[number])],
+            "source": memory.source_of(number)[0].name,
+            "image": memory.images[number],
+        }
+
+    def image(self, number: int) -> Image.Image | None:
+        """The image of a row, if its file is still there."""
+        path = self._memory.file_of(number)
+        return None if path is None else Image.fromarray(decode(read_bytes(path), str(path)))
+
+
+def _sorted_out(images: Any) -> tuple[Iterable[Picture], bool]:
+    """The images, and whether it is a single one."""
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        return predict.images_in([Path(images)]), False
+    single = isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim != 4)
+    return ([images] if single else images), single

@@ -1,0 +1,158 @@
+"""Copy a run to a folder that answers anywhere: python -m rac_jax.export --workdir=DIR --to=NEW [--with-encoder]
+
+NEW holds a model card (README.md), the config, the classes, the newest checkpoint and the memory. It can be moved, may
+be read-only, and needs neither the data nor the weights folder. Only E's weights are looked up by name on the new
+machine, unless they are copied too, with --with-encoder.
+"""
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import app, flags
+from ml_collections import ConfigDict
+
+from rac_jax import card, weights
+from rac_jax import config as configs
+from rac_jax.checkpoints import Checkpoints
+from rac_jax.data import record
+from rac_jax.memory import manifest
+from rac_jax.memory.manifest import Manifest
+from rac_jax.run import ENCODER, VOCABULARY, memory_folder
+from rac_jax.runtime import commands, files, workdirs
+from rac_jax.weights import tensor_files
+
+IMAGES = "images"  # pictures that were given as arrays: see api.py
+HERE = ("weights_dir", "compiled", "data.root", "data.lists", "memory.dir", "memory.cache")  # paths of this machine
+VOCABULARIES = ("vocab.txt", "tokenizer.json")
+
+
+def main(argv: Sequence[str]) -> None:
+    given = flags.FLAGS
+    if not given.workdir or not given.to or len(argv) > 1:
+        raise app.UsageError(f"name a --workdir and a new folder --to\n\n{__doc__}")
+    write(Path(given.workdir), Path(given.to), with_encoder=given.with_encoder, step=given.step)
+    size = sum(path.stat().st_size for path in Path(given.to).rglob("*") if path.is_file())
+    print(f"{given.to}: {size / 1e6:.1f} MB; python -m rac_jax.predict --workdir={given.to} IMAGE…")
+
+
+def write(
+    workdir: Path, to: Path, *, with_encoder: bool = False, step: int | None = None, memory: Path | None = None
+) -> None:
+    """Export the run in `workdir`. The new folder appears when it is complete.
+
+    Args:
+      workdir: the run's folder.
+      to: the new folder, which must not exist, or be empty.
+      with_encoder: copy E's weights too.
+      step: the checkpoint; None for the newest.
+      memory: the memory to copy, if it is not the run's own.
+    """
+    config = workdirs.read_config(workdir)
+    with Checkpoints.read(workdir) as checkpoints:
+        step = checkpoints.require(step)
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise FileExistsError(f"{to} exists already; name a new folder")
+    memory = memory or memory_folder(config, workdir)
+    new = to.with_name(f"{to.name}.writing-{os.getpid()}")
+    try:
+        with files.writing(to):
+            new.mkdir(parents=True)
+            _copy(config, workdir, new, step, memory, with_encoder=with_encoder)
+            if to.exists():
+                to.rmdir()
+            new.rename(to)
+            files.sync_folder(to.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _copy(config: ConfigDict, workdir: Path, new: Path, step: int, memory: Path, *, with_encoder: bool) -> None:
+    trained_on = record.read(workdir)
+    if trained_on is None:
+        raise FileNotFoundError(f"{workdir / record.FILE} is missing: the classes of the run are not known")
+    files.write_json(new / record.FILE, dataclasses.asdict(dataclasses.replace(trained_on, root="")))
+    shutil.copytree(workdir / "checkpoints" / str(step), new / "checkpoints" / str(step))
+    for name in ("eval", IMAGES):
+        if (workdir / name).is_dir():
+            shutil.copytree(workdir / name, new / name, ignore=shutil.ignore_patterns("*.arrow"))
+    found = None
+    if "encoder" in configs.roles(config):
+        found = _copy_memory(memory, new / "memory", workdir / IMAGES)
+        if with_encoder:
+            _copy_encoder(config, workdir, new / ENCODER)
+    _copy_vocabulary(config, workdir, new / VOCABULARY)
+    files.write_text(new / "README.md", card.text(config, trained_on, found, step, new))
+    exported = config.copy_and_resolve_references()
+    for name in HERE:
+        parent, _, last = name.rpartition(".")
+        (exported[parent] if parent else exported)[last] = ""
+    workdirs.write_config(exported, new)
+
+
+def _copy_memory(memory: Path, to: Path, images: Path) -> Manifest:
+    """Copy what the manifest names; images beside the memory are then found from there, wherever the folder lies."""
+    while True:
+        found = manifest.read(memory)
+        shutil.rmtree(to, ignore_errors=True)
+        to.mkdir()
+        try:
+            for name in manifest.files_of(found):
+                shutil.copyfile(memory / name, to / name)
+        except FileNotFoundError:
+            if manifest.read(memory).version == found.version:
+                raise
+            continue  # it was changed at this moment
+        if manifest.read(memory).version == found.version:
+            break
+    moved = tuple(dataclasses.replace(s, root=_beside(s.root, images)) for s in found.sources)
+    manifest.write(to, dataclasses.replace(found, sources=moved))
+    return found
+
+
+def _beside(root: str, images: Path) -> str:
+    """The folder of a source's images, relative to the memory if it is exported with it."""
+    own = images.resolve()
+    if root and Path(root).is_absolute() and Path(root).is_relative_to(own):
+        return str(Path("..", IMAGES, Path(root).relative_to(own)))
+    return root
+
+
+def _copy_encoder(config: ConfigDict, workdir: Path, to: Path) -> None:
+    if (workdir / ENCODER).is_dir():
+        shutil.copytree(workdir / ENCODER, to)
+    elif config.model.encoder.weights:
+        path = weights.resolve(config.model.encoder.weights, config.weights_dir)
+        beside = [path / "config.json"] if path.is_dir() and (path / "config.json").is_file() else []
+        to.mkdir()
+        for file in (tensor_files.tensors_file(path), *beside):
+            shutil.copyfile(file, to / file.name)
+
+
+def _copy_vocabulary(config: ConfigDict, workdir: Path, to: Path) -> None:
+    """The words that T knows, where they come with its weights."""
+    text = config.model.text
+    if (workdir / VOCABULARY).is_dir():
+        shutil.copytree(workdir / VOCABULARY, to)
+    elif "text" in configs.roles(config) and text.name in ("bert", "minilm", "glove"):
+        path = weights.resolve(text.weights or text.name, config.weights_dir)
+        folder = path if path.is_dir() else path.parent
+        names = VOCABULARIES if text.name != "glove" else ("*_index.parquet",) if path.is_dir() else (path.name,)
+        to.mkdir()
+        for file in (file for name in names for file in folder.glob(name)):
+            shutil.copyfile(file, to / file.name)
+
+
+def _define_flags() -> None:
+    """Called by the command only, so that importing this module defines no flags."""
+    flags.DEFINE_string("workdir", None, "The run's folder.")
+    flags.DEFINE_string("to", None, "The new folder.")
+    flags.DEFINE_bool("with_encoder", False, "Copy E's weights too.")
+    flags.DEFINE_integer("step", None, "The checkpoint; default the newest.")
+
+
+if __name__ == "__main__":
+    _define_flags()
+    commands.run(main)

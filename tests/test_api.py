@@ -1,0 +1,191 @@
+"""Three lines of Python: fit, predict, edit, save and load; and runs that answer where their data are not."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rac_jax
+from rac_jax import data, predict
+from rac_jax.config import ConfigError
+from rac_jax.data.decode import BadImage
+from rac_jax.data.sets import digits
+from rac_jax.memory.manifest import BadMemory
+from tests import tiny
+
+KNOWN, NEW = 6, 8  # classes that are trained on: digits below this one; and the one that is added
+SETTINGS = {"data__image_size": 32, "model__encoder": {"depth": 5}, "mesh.data": 1, "eval.batch_size": 16}
+
+
+def split(name="train"):
+    part = digits.load(0).split(name)
+    return part.images.pixels, part.labels
+
+
+def of_class(label, number, name="test"):
+    pixels, labels = split(name)
+    return pixels[labels == label][:number]
+
+
+def small():
+    """Images of the first classes, and their names."""
+    pixels = np.concatenate([of_class(label, 12) for label in range(KNOWN)])
+    return pixels, [f"the {label}" for label in np.repeat(np.arange(KNOWN), 12)]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return rac_jax.fit(*small(), train__epochs=2.0, **SETTINGS)
+
+
+@pytest.fixture
+def model(fitted, tmp_path):
+    """A copy to edit."""
+    fitted.save(tmp_path / "copy")
+    return rac_jax.load(tmp_path / "copy", mesh__data=1)
+
+
+def same(answers, expected):
+    for answer, other in zip(answers, expected, strict=True):
+        assert answer["label"] == other["label"]
+        assert [n["image"] for n in answer["neighbours"]] == [n["image"] for n in other["neighbours"]]
+        assert answer["probability"] == pytest.approx(other["probability"], rel=1e-5)
+
+
+def test_fit_holds_test_images_out_and_evaluates_them(fitted):
+    assert fitted.classes == tuple(f"the {label}" for label in range(KNOWN))
+    assert fitted.memory.counts == {f"the {label}": 10 for label in range(KNOWN)}  # a fifth is held out
+    accuracy = fitted.evaluate()
+    assert set(accuracy) >= {"rac", "vote", "prototype"} and accuracy["rac"]["all"] > 0.5
+    pixels, labels = split("train")
+    known = labels < KNOWN
+    named = [f"the {label}" for label in labels[known]]
+    assert fitted.evaluate(pixels[known][:40], named[:40])["rac"]["all"] > 0.5
+
+
+def test_one_answer_or_many_from_files_pictures_and_arrays(fitted, tmp_path):
+    pixels = of_class(3, 4, "train")
+    one = fitted.predict(pixels[0])
+    assert one["label"] in fitted.classes and 0 < one["probability"] <= 1
+    assert set(one["voices"]) == {"rac", "vote", "prototype"} and len(one["neighbours"]) == fitted.config.memory.k
+    Image.fromarray(pixels[0]).save(tmp_path / "a.png")
+    same([fitted.predict(tmp_path / "a.png"), fitted.predict(Image.open(tmp_path / "a.png"))], [one, one])
+    many = fitted.predict(pixels)
+    assert [a["label"] for a in fitted.predict(iter(list(pixels)))] == [a["label"] for a in many]
+    same(fitted.predict(str(tmp_path)), [one])  # a folder
+    (tmp_path / "b.jpg").write_bytes(b"nothing")
+    with pytest.raises(BadImage, match=r"b\.jpg: not a usable image"):
+        fitted.predict(tmp_path / "b.jpg")
+    assert "error" in fitted.predict([tmp_path / "b.jpg"])[0]
+
+
+def test_search_returns_the_nearest_rows_and_their_images(fitted):
+    row = 25
+    image = fitted.memory.image(row)
+    found = fitted.search(image, k=3)
+    assert len(found) == 3 and found[0]["row"] == row
+    assert found[0]["similarity"] == pytest.approx(1, abs=1e-3)
+    shown = {name: found[0][name] for name in ("label", "text", "source", "image")}
+    assert fitted.memory.row(row) == shown and shown["source"] == "train"
+
+
+def test_a_new_class_is_answered_after_add_and_not_after_disable(model):
+    taught, asked = of_class(NEW, 12), of_class(NEW, 10, "train")
+    before = model.predict(asked)
+    assert model.memory.rows == 60
+    model.add(taught, ["eight"] * len(taught), source="more")
+    assert model.classes[-1] == "eight" and model.memory.counts["eight"] == 12 and model.memory.rows == 72
+    answers = model.predict(asked)
+    assert np.mean([a["voices"]["vote"]["label"] == "eight" for a in answers]) > 0.7
+    assert any(a["label"] == "eight" for a in answers)
+    near = answers[0]["neighbours"][0]
+    assert near["source"] == "more" and near["label"] == "eight"
+    assert model.memory.image(near["row"]).size == taught[0].shape[:2]
+    model.disable("more")
+    same(model.predict(asked), before)
+    assert "eight" not in model.classes and model.memory.sources[1]["state"] == "disabled"
+    model.enable("more")
+    same(model.predict(asked), answers)
+    reopened = rac_jax.load(model.workdir, mesh__data=1)
+    same(reopened.predict(asked), answers)  # it is on the disk
+    with pytest.raises(BadMemory, match="there is a source 'more' already"):
+        model.add(taught, ["eight"] * len(taught), source="more")
+    model.remove("more")
+    same(model.predict(asked), before)
+    with pytest.raises(BadMemory, match="'train' is the only source that is enabled"):
+        model.disable("train")
+    same(model.predict(asked), before)
+
+
+def test_folders_and_tables_are_added_and_evaluated(model, tmp_path):
+    for name, label in ("eight", NEW), ("the 1", 1):
+        (tmp_path / "more" / name).mkdir(parents=True)
+        for number, pixels in enumerate(of_class(label, 5)):
+            Image.fromarray(pixels).save(tmp_path / "more" / name / f"{number}.png")
+    model.add(tmp_path / "more")
+    assert model.memory.sources[1]["name"] == "more"
+    assert (model.memory.counts["eight"], model.memory.counts["the 1"]) == (5, 15)
+    accuracy = model.evaluate(tmp_path / "more")  # the images are in the memory now
+    assert accuracy["vote"]["all"] > 0.8 and accuracy["vote"]["new"] > 0.5
+    lines = [f'{{"path": "more/eight/{n}.png", "label": "nine"}}' for n in range(5)]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    model.add(tmp_path / "t.jsonl", source="renamed")
+    assert model.memory.counts["nine"] == 5
+
+
+def test_a_saved_run_answers_where_nothing_of_the_original_is(fitted, tmp_path, monkeypatch):
+    images = of_class(3, 4, "train")
+    expected = fitted.predict(images)
+    fitted.save(tmp_path / "saved", with_encoder=True)
+    moved = (tmp_path / "saved").rename(tmp_path / "elsewhere")
+    monkeypatch.setattr(data, "load", None)
+    monkeypatch.setattr("rac_jax.weights.catalogue._in_package", lambda entry: None)  # E's package is not installed
+    hidden = fitted.workdir.rename(fitted.workdir.with_name("hidden"))
+    try:
+        for path in (moved, *moved.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        loaded = rac_jax.load(moved, mesh__data=1)
+        same(loaded.predict(images), expected)
+        assert loaded.memory.image(0).size == (32, 32) or loaded.memory.image(0) is not None
+    finally:
+        hidden.rename(fitted.workdir)
+        for path in (moved, *moved.rglob("*")):
+            path.chmod(0o755)
+
+
+def test_a_run_of_the_command_line_is_loaded(trained, tmp_path):
+    workdir = shutil.copytree(trained, tmp_path / "run")
+    model = rac_jax.load(workdir)
+    image = data.load(tiny.config()).split("test").images[0]
+    assert set(model.predict(image)["voices"]) == {"rac", "base", "text"}
+    with pytest.raises(ConfigError, match=r"memory\.k: 30 there, 3 now"):
+        rac_jax.load(workdir, memory__k=3)
+
+
+def test_fields_that_do_not_exist_or_have_another_type_are_named():
+    with pytest.raises(ConfigError, match=r"there is no field memory\.kk; similar fields: memory\.k"):
+        rac_jax.fit("digits", memory__kk=3)
+    with pytest.raises(ConfigError, match=r"config\.memory\.k is 'many'; it must be of type int"):
+        rac_jax.fit("digits", memory={"k": "many"})
+    with pytest.raises(ValueError, match="images need labels"):
+        rac_jax.fit(np.zeros((2, 8, 8, 3), np.uint8))
+
+
+def test_importing_the_package_does_not_import_jax():
+    import subprocess
+    import sys
+
+    program = "import sys, rac_jax; assert 'jax' not in sys.modules; rac_jax.fit; assert 'jax' in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+
+
+def test_an_exported_run_has_a_card(fitted, tmp_path):
+    fitted.save(tmp_path / "saved")
+    text = (tmp_path / "saved" / "README.md").read_text()
+    assert "- classes: 6, with 10 to 10 training images each" in text
+    assert "- E: `efficientnet_lite0` (efficientnet_lite0:imagenet, not included" in text
+    assert 'rac_jax.load("this/folder")' in text
+    with pytest.raises(FileExistsError, match="saved exists already; name a new folder"):
+        fitted.save(tmp_path / "saved")
+    assert predict.here(tmp_path / "saved").weights_dir == ""
