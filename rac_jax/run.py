@@ -61,10 +61,25 @@ class Run:
         memory = e = None
         if "encoder" in configs.roles(config):
             e = encoder.load(config, mesh)
+        tokenizer = tokenizers.from_config(config) if "text" in configs.roles(config) else None
+        width = e.width if e else 0
+        shapes = nnx.eval_shape(functools.partial(_model, config, dataset.num_classes, width, tokenizer))
+        _check_weights(config, shapes)
+        if e is not None:
             memory = build.open_or_build(config, dataset, e, folder=memory_folder(config, workdir), mesh=mesh)
-        counts, fingerprint = dataset.class_counts, functools.partial(dataset.fingerprint, "train")
-        classes = knowledge.classes_of(dataset.class_names, memory)
-        return _assembled(config, workdir, mesh, dataset, classes, counts, memory, e, fingerprint, training=True)
+        return _assembled(
+            config=config,
+            workdir=workdir,
+            mesh=mesh,
+            dataset=dataset,
+            classes=knowledge.classes_of(dataset.class_names, memory),
+            counts=dataset.class_counts,
+            memory=memory,
+            e=e,
+            tokenizer=tokenizer,
+            train_fingerprint=functools.partial(dataset.fingerprint, "train"),
+            training=True,
+        )
 
     @classmethod
     def to_answer(cls, config: ConfigDict, workdir: Path, trained_on: Record, dataset: Dataset | None = None) -> "Run":
@@ -87,15 +102,16 @@ class Run:
         classes = knowledge.classes_of(trained_on.classes, memory, dataset.class_names)
         counts = np.array(trained_on.train_images, np.int64)
         return _assembled(
-            config,
-            workdir,
-            mesh,
-            dataset,
-            classes,
-            counts,
-            memory,
-            e,
-            lambda: trained_on.train_fingerprint,
+            config=config,
+            workdir=workdir,
+            mesh=mesh,
+            dataset=dataset,
+            classes=classes,
+            counts=counts,
+            memory=memory,
+            e=e,
+            tokenizer=tokenizers.from_config(config) if "text" in configs.roles(config) else None,
+            train_fingerprint=lambda: trained_on.train_fingerprint,
             training=False,
         )
 
@@ -211,6 +227,7 @@ def _with_own_files(config: ConfigDict, workdir: Path) -> ConfigDict:
 
 
 def _assembled(
+    *,
     config: ConfigDict,
     workdir: Path,
     mesh: Mesh,
@@ -219,12 +236,11 @@ def _assembled(
     counts: np.ndarray,
     memory: Memory | None,
     e: Encoder | None,
+    tokenizer: Tokenizer | None,
     train_fingerprint: Callable[[], str],
-    *,
     training: bool,
 ) -> Run:
     """A run of its loaded parts."""
-    tokenizer = tokenizers.from_config(config) if "text" in configs.roles(config) else None
     found = None
     if memory is not None and e is not None:
         found = retriever.assemble(
@@ -253,6 +269,13 @@ def _require_weights(config: ConfigDict, roles: Iterable[str]) -> None:
     for role in roles:
         if source := config.model[role].weights:
             weights.resolve(source, config.weights_dir)
+
+
+def _check_weights(config: ConfigDict, shapes: RAC) -> None:
+    """Read the files of B and T once before anything slow begins, so that a damaged or unfitting one is noticed."""
+    for role in configs.roles(config):
+        if role != "encoder":
+            weights.from_config(config, role, getattr(shapes, role))
 
 
 def _model(config: ConfigDict, num_classes: int, key_width: int, tokenizer: Tokenizer | None) -> RAC:

@@ -53,3 +53,12 @@ def test_a_batch_comes_with_what_the_memory_says_and_without_the_image_itself(tm
     np.testing.assert_array_equal(rows[False][:, 0], ids)  # the nearest of a known image is itself
     assert not (rows[True] == ids[:, None]).any()
     np.testing.assert_array_equal(rows[True][:, :-1], rows[False][:, 1:])
+
+
+def test_damaged_weights_of_b_are_noticed_before_the_memory_is_built(tmp_path):
+    (tmp_path / "b.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not a header")
+    config = tiny.config(devices=1)
+    config.model.base.weights = str(tmp_path / "b.safetensors")
+    with pytest.raises(ValueError, match=r"b\.safetensors"):
+        Run.from_config(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "memory").exists()
