@@ -1,21 +1,21 @@
 """rac_jax from Python: `fit` and `load`, and the model that both return.
 
-import rac_jax
+    import rac_jax
 
-model = rac_jax.fit("photos/")
-model.predict("new.jpg")
-model.add("more/", source="more")
-model.save("runs/mine")
-model = rac_jax.load("runs/mine")
+    model = rac_jax.fit("photos/")
+    model.predict("new.jpg")
+    model.add("more/", source="more")
+    model.save("runs/mine")
+    model = rac_jax.load("runs/mine")
+
+Answers are dicts, as `python -m rac_jax.predict --json` prints them.
 """
 
 import dataclasses
-import difflib
-import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +26,23 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from rac_jax import config as configs
-from rac_jax import data, evaluate, export, predict, sharding, train
-from rac_jax.config import ConfigError
+from rac_jax import data, evaluate, export, fitting, predict, sharding, train
 from rac_jax.data import evaluation, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.dataset import texts as class_texts
-from rac_jax.data.decode import BadImage, decode
-from rac_jax.data.reading import pixels_of, read_bytes
+from rac_jax.data.decode import BadImage
 from rac_jax.evaluate import Accuracy
-from rac_jax.memory import build, edit, index, manifest, sources, store
+from rac_jax.export import IMAGES
+from rac_jax.fitting import Pictures
+from rac_jax.memory import build, edit, index, manifest, sources
 from rac_jax.memory.manifest import BadMemory
+from rac_jax.memory.view import MemoryView
 from rac_jax.predict import Answer, Picture
 from rac_jax.run import Run
-from rac_jax.runtime import commands as commands  # sets what jax reads when it starts
-from rac_jax.runtime import compilation, files
+from rac_jax.runtime import commands, compilation
 from rac_jax.runtime.interruption import Interrupted
 
 HERE = ("weights_dir", "compiled", "mesh.data", "mesh.fsdp")  # fields that `fit` hands on to `load`
-TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
-
-Pictures = str | Path | np.ndarray | Iterable[Picture]  # a folder, a table, or images
 
 
 def load(workdir: str | Path, *, step: int | None = None, **fields: Any) -> "Model":
@@ -58,7 +55,7 @@ def load(workdir: str | Path, *, step: int | None = None, **fields: Any) -> "Mod
     """
     workdir = Path(workdir)
     config = predict.here(workdir)
-    set_fields(config, fields)
+    fitting.set_fields(config, fields)
     _start(config)
     run, params, stats, step = evaluate.restore(config, workdir, step)
     return Model(run, params, stats, step=step, workdir=workdir)
@@ -79,14 +76,14 @@ def fit(
       workdir: the run's folder. Without one it is temporary: use `Model.save` to keep the run.
       **fields: any config field: memory__k=20, or memory={"k": 20}, or **{"memory.k": 20}.
     """
-    config = _fit_config()
-    given = set_fields(config, fields)
+    config = fitting.default_config()
+    given = fitting.set_fields(config, fields)
     folder = Path(workdir or tempfile.mkdtemp(prefix="rac_jax_")).resolve()
     try:
-        config.data.name, root = _named(source, labels, folder)
+        config.data.name, root = fitting.named(source, labels, folder)
         config.data.root = root or config.data.root
         _start(config)
-        _adapt(config, given)
+        fitting.adapt(config, given)
         train.train(config, folder, evaluated=False)
         model = load(folder, **{name: configs.field(config, name) for name in HERE})
     except BaseException as error:
@@ -100,94 +97,9 @@ def fit(
     return model
 
 
-def _fit_config() -> ConfigDict:
-    """Answers from the memory, with EfficientNet-Lite0 as E: what configs/folder.py has."""
-    c = configs.default("fit")
-    c.data.image_size = 128
-    c.data.on_bad_image = "skip"
-    c.data.val_share = 0.0
-    c.model.encoder.update(name="efficientnet_lite0", weights="efficientnet_lite0:imagenet")
-    c.eval.batch_size = 128
-    configs.instant(c)
-    return c
-
-
-def _adapt(config: ConfigDict, given: set[str]) -> None:
-    """Values that depend on the data, for fields that were not given."""
-    every = config.copy_and_resolve_references()
-    every.data.on_bad_image = "error"  # only counted here
-    dataset = data.load(every)
-    images = len(dataset.split("train"))
-    if "memory.k" not in given:
-        config.memory.k = max(1, min(config.memory.k, images // 2))
-    if "eval.split" not in given and config.eval.split not in dataset.splits:
-        config.eval.split = "train"
-    if "train.calibrate_new" not in given and dataset.num_classes < 3:
-        config.train.calibrate_new = False  # no class can be left out
-
-
-def _named(source: Pictures, labels: Sequence[Any] | None, folder: Path) -> tuple[str, str]:
-    """What fit is given, as config.data.name and config.data.root."""
-    if labels is not None:
-        if isinstance(source, str | Path):
-            raise ValueError("labels go with images; a folder or a table has its own")
-        return f"table:{write_images(source, labels, folder / export.IMAGES / 'train')}", ""
-    if not isinstance(source, str | Path):
-        raise ValueError("images need labels: fit(images, labels)")
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return "folder", str(path.resolve())
-    if path.suffix.lower() in TABLES:
-        return f"table:{path.resolve()}", ""
-    return str(source), ""
-
-
-def write_images(images: Iterable[Picture], labels: Iterable[Any], folder: Path) -> Path:
-    """Images and labels as files and a table of them. Files are copied as they are, other images become PNGs."""
-    lines = []
-    with files.writing(folder):
-        folder.mkdir(parents=True)
-    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
-        if isinstance(image, str | Path):
-            name = f"{number:06d}{Path(image).suffix}"
-            files.write_bytes(folder / name, read_bytes(Path(image)))
-        else:
-            name = f"{number:06d}.png"
-            with files.writing(folder / name):
-                Image.fromarray(pixels_of(image)).save(folder / name)
-        lines.append(json.dumps({"path": name, "label": str(label)}) + "\n")
-    files.write_text(folder / "table.jsonl", "".join(lines))
-    return folder / "table.jsonl"
-
-
-def set_fields(config: ConfigDict, fields: Mapping[str, Any]) -> set[str]:
-    """Set config fields by name (memory__k, "memory.k", or memory={"k": …}). Returns the dotted names."""
-    known, flat = configs.names(config), dict(_flat(fields))
-    for name, value in flat.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=3)
-            raise ConfigError(f"there is no field {name}" + (f"; similar fields: {', '.join(near)}" if near else ""))
-        parent, _, last = name.rpartition(".")
-        section = configs.field(config, parent) if parent else config
-        value = str(value) if isinstance(value, Path) else tuple(value) if isinstance(value, list) else value
-        try:
-            section[last] = value
-        except TypeError:
-            kind = type(section[last]).__name__
-            raise ConfigError(f"config.{name} is {value!r}; it must be of type {kind}") from None
-    return set(flat)
-
-
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in fields.items():
-        name = prefix + name.replace("__", ".")
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{name}.")
-        else:
-            yield name, value
-
-
 def _start(config: ConfigDict) -> None:
+    """What the command line does before it opens a run."""
+    commands.mute_orbax()
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
     configs.validate(config, devices=jax.device_count())
@@ -284,13 +196,13 @@ class Model:
         if labels is not None:
             if isinstance(what, str | Path):
                 what, labels = [Path(what)], [labels]
-            what = write_images(what, labels, folder)
+            what = fitting.write_images(what, labels, folder)
         if not isinstance(what, str | Path):
             raise ValueError("images need labels, one for each")
         path = Path(what).expanduser()
         kind = "folder" if path.is_dir() else "table"
-        if kind == "table" and path.suffix.lower() not in TABLES:
-            raise FileNotFoundError(f"{path} is neither a folder nor a table ({', '.join(TABLES)})")
+        if kind == "table" and path.suffix.lower() not in fitting.TABLES:
+            raise FileNotFoundError(f"{path} is neither a folder nor a table ({', '.join(fitting.TABLES)})")
         return sources.read(self.config, f"{kind}:{path.resolve()}", root="", split=split, classes="", texts="")
 
     def add(self, what: Pictures, labels: Sequence[Any] | None = None, *, source: str | None = None) -> None:
@@ -326,9 +238,9 @@ class Model:
     def _new_folder(self, source: str) -> Path:
         """Where the images of a source are written."""
         name = "".join(c if c.isalnum() or c in "-_" else "_" for c in source)
-        taken = {path.name for path in (self.workdir / export.IMAGES).glob("*")}
+        taken = {path.name for path in (self.workdir / IMAGES).glob("*")}
         free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(taken) + 3))) if n not in taken)
-        return self.workdir / export.IMAGES / free
+        return self.workdir / IMAGES / free
 
     def disable(self, source: str) -> None:
         """Hide a source: its images are no neighbours any more. `enable` shows it again."""
@@ -362,7 +274,7 @@ class Model:
         return self._run.retriever
 
     @property
-    def memory(self) -> "MemoryView":
+    def memory(self) -> MemoryView:
         """What the memory holds now."""
         return MemoryView(self._retriever().memory)
 
@@ -370,52 +282,6 @@ class Model:
         """Copy the run to a new folder, which `load` opens on any machine; see rac_jax/export.py."""
         memory = self._run.retriever.memory.folder if self._run.retriever else None
         export.write(self.workdir, Path(folder), with_encoder=with_encoder, step=self.step, memory=memory)
-
-
-@dataclasses.dataclass(frozen=True)
-class MemoryView:
-    """The content of a memory, to look at."""
-
-    _memory: store.Memory
-
-    @property
-    def rows(self) -> int:
-        """How many images can be neighbours."""
-        return self._memory.enabled
-
-    @property
-    def sources(self) -> list[dict[str, Any]]:
-        """Name, state, number of rows and origin of each source."""
-        shown = ("name", "state", "rows", "origin", "added")
-        kept = [source for source in self._memory.manifest.sources if source.state != manifest.REMOVED]
-        return [{name: getattr(source, name) for name in shown} for source in kept]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many of the enabled rows each class has."""
-        counts = self._memory.class_counts()
-        return {name: int(count) for name, count in zip(self._memory.class_names, counts, strict=True) if count}
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes of the enabled rows."""
-        return tuple(self.counts)
-
-    def row(self, number: int) -> dict[str, Any]:
-        """Label, text, source and image reference of a row."""
-        memory, number = self._memory, range(len(self._memory))[number]
-        label = int(memory.label_of[number])
-        return {
-            "label": memory.class_names[label] if label >= 0 else None,
-            "text": memory.texts[int(memory.text_of[number])],
-            "source": memory.source_of(number)[0].name,
-            "image": memory.images[number],
-        }
-
-    def image(self, number: int) -> Image.Image | None:
-        """The image of a row, if its file is still there."""
-        path = self._memory.file_of(number)
-        return None if path is None else Image.fromarray(decode(read_bytes(path), str(path)))
 
 
 def _sorted_out(images: Any) -> tuple[Iterable[Picture], bool]:

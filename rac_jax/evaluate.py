@@ -20,7 +20,7 @@ from rac_jax.data.dataset import Dataset
 from rac_jax.metrics import Counts
 from rac_jax.models.rac import FUSED, VOICES
 from rac_jax.models.voices import Neighbours
-from rac_jax.report import gallery, plots, predictions, tables
+from rac_jax.report import predictions, tables
 from rac_jax.report.predictions import Predictions, Votes
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.run import Run
@@ -88,6 +88,7 @@ def evaluate(
     board: TensorBoard,
 ) -> Accuracy:
     """Evaluate a split: print the table, write `eval/<split>*` and draw `report/`."""
+
     counts, predicted = answers(run, params, stats, split)
     accuracy = accuracies(run, counts)
     nearest = {NEAREST: accuracy.pop(NEAREST)} if NEAREST in accuracy else {}
@@ -110,6 +111,8 @@ def evaluate(
         files.write_json(workdir / "eval" / f"{split}.json", result)
         files.write_json(workdir / "eval" / f"{split}_classes.json", _per_class(run, counts))
         predictions.write(workdir / "eval" / f"{split}_predictions.arrow", predicted)
+        from rac_jax.report import gallery  # imports matplotlib, which predictions do not need
+
         gallery.draw(run, counts, predicted, split, step, workdir / "report" / split, board)
         title = f"{split}: {len(predicted)} images, step {step}, accuracy in %"
         print(f"\n{title}\n{tables.accuracy_table(accuracy | nearest)}\n{note}{_calibration(result)}")
@@ -118,6 +121,8 @@ def evaluate(
 
 def calibration_errors(predicted: Predictions) -> dict[str, float]:
     """The expected calibration error (ECE) of each voice, as a share."""
+    from rac_jax.report import plots  # imports matplotlib
+
     return {
         voice: plots.calibration_error(votes.probability, predicted.right(voice))
         for voice, votes in predicted.votes.items()

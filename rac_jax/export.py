@@ -18,7 +18,8 @@ from rac_jax import card, weights
 from rac_jax import config as configs
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import record
-from rac_jax.memory import manifest
+from rac_jax.data.record import Record
+from rac_jax.memory import manifest, store
 from rac_jax.memory.manifest import Manifest
 from rac_jax.run import ENCODER, VOCABULARY, memory_folder
 from rac_jax.runtime import commands, files, workdirs
@@ -56,11 +57,16 @@ def write(
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise FileExistsError(f"{to} exists already; name a new folder")
     memory = memory or memory_folder(config, workdir)
+    trained_on = record.read(workdir)
+    if trained_on is None:
+        raise FileNotFoundError(f"{workdir / record.FILE} is missing: the classes of the run are not known")
+    if "encoder" in configs.roles(config):
+        store.read(memory)  # a damaged memory is an error before anything is copied
     new = to.with_name(f"{to.name}.writing-{os.getpid()}")
     try:
         with files.writing(to):
             new.mkdir(parents=True)
-            _copy(config, workdir, new, step, memory, with_encoder=with_encoder)
+            _copy(config, trained_on, workdir, new, step, memory, with_encoder=with_encoder)
             if to.exists():
                 to.rmdir()
             new.rename(to)
@@ -69,10 +75,16 @@ def write(
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _copy(config: ConfigDict, workdir: Path, new: Path, step: int, memory: Path, *, with_encoder: bool) -> None:
-    trained_on = record.read(workdir)
-    if trained_on is None:
-        raise FileNotFoundError(f"{workdir / record.FILE} is missing: the classes of the run are not known")
+def _copy(
+    config: ConfigDict,
+    trained_on: Record,
+    workdir: Path,
+    new: Path,
+    step: int,
+    memory: Path,
+    *,
+    with_encoder: bool,
+) -> None:
     files.write_json(new / record.FILE, dataclasses.asdict(dataclasses.replace(trained_on, root="")))
     shutil.copytree(workdir / "checkpoints" / str(step), new / "checkpoints" / str(step))
     for name in ("eval", IMAGES):

@@ -34,8 +34,6 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
     config = CONFIG.value
-    # Orbax logs a stack trace for each failed save; the run itself reports it in one line.
-    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
     if DISTRIBUTED.value or COORDINATOR.value:
         processes.join(COORDINATOR.value, PROCESSES.value, PROCESS.value)
     compilation.keep_programs(config)

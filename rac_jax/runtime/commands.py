@@ -37,6 +37,7 @@ def run(main: Callable[[list[str]], Any], config: flags.FlagHolder | None = None
     - When the reader of the output is gone (as in `| head`), the command ends silently with exit code 1.
     """
     logging.set_verbosity(logging.WARNING)
+    mute_orbax()
     _mute_failed_saves()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 may lack "±"
@@ -82,6 +83,15 @@ def _raised_here(error: BaseException) -> bool:
     """Was it raised by this package, with a message for users, rather than inside a library?"""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and Path(frames[-1].filename).is_relative_to(PACKAGE)
+
+
+def mute_orbax() -> None:
+    """Hide what Orbax logs: stack traces of failed saves, which the run reports in one line, and remarks on reading."""
+    logging.get_absl_logger().addFilter(_not_of_orbax)
+
+
+def _not_of_orbax(record: std_logging.LogRecord) -> bool:
+    return "orbax" not in record.pathname
 
 
 def _mute_failed_saves() -> None:

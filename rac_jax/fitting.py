@@ -1,0 +1,110 @@
+"""What `rac_jax.fit` is given (images, labels, config fields) as the config of a run."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+from PIL import Image
+
+from rac_jax import config as configs
+from rac_jax import data
+from rac_jax.config import ConfigError
+from rac_jax.data.reading import pixels_of, read_bytes
+from rac_jax.export import IMAGES
+from rac_jax.predict import Picture
+from rac_jax.runtime import files
+
+TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
+
+Pictures = str | Path | np.ndarray | Iterable[Picture]  # a folder, a table, or images
+
+
+def default_config() -> ConfigDict:
+    """Answers from the memory, with EfficientNet-Lite0 as E: what configs/folder.py has."""
+    c = configs.default("fit")
+    c.data.image_size = 128
+    c.data.on_bad_image = "skip"
+    c.data.val_share = 0.0
+    c.model.encoder.update(name="efficientnet_lite0", weights="efficientnet_lite0:imagenet")
+    c.eval.batch_size = 128
+    configs.instant(c)
+    return c
+
+
+def adapt(config: ConfigDict, given: set[str]) -> None:
+    """Values that depend on the data, for fields that were not given."""
+    every = config.copy_and_resolve_references()
+    every.data.on_bad_image = "error"  # only counted here
+    dataset = data.load(every)
+    images = len(dataset.split("train"))
+    if "memory.k" not in given:
+        config.memory.k = max(1, min(config.memory.k, images // 2))
+    if "eval.split" not in given and config.eval.split not in dataset.splits:
+        config.eval.split = "train"
+    if "train.calibrate_new" not in given and dataset.num_classes < 3:
+        config.train.calibrate_new = False  # no class can be left out
+
+
+def named(source: Pictures, labels: Sequence[Any] | None, folder: Path) -> tuple[str, str]:
+    """What `rac_jax.fit` is given, as config.data.name and config.data.root; images are written below `folder`."""
+    if labels is not None:
+        if isinstance(source, str | Path):
+            raise ValueError("labels go with images; a folder or a table has its own")
+        return f"table:{write_images(source, labels, folder / IMAGES / 'train')}", ""
+    if not isinstance(source, str | Path):
+        raise ValueError("images need labels: fit(images, labels)")
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return "folder", str(path.resolve())
+    if path.suffix.lower() in TABLES:
+        return f"table:{path.resolve()}", ""
+    return str(source), ""
+
+
+def write_images(images: Iterable[Picture], labels: Iterable[Any], folder: Path) -> Path:
+    """Images and labels as files and a table of them. Files are copied as they are, other images become PNGs."""
+    lines = []
+    with files.writing(folder):
+        folder.mkdir(parents=True)
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        if isinstance(image, str | Path):
+            name = f"{number:06d}{Path(image).suffix}"
+            files.write_bytes(folder / name, read_bytes(Path(image)))
+        else:
+            name = f"{number:06d}.png"
+            with files.writing(folder / name):
+                Image.fromarray(pixels_of(image)).save(folder / name)
+        lines.append(json.dumps({"path": name, "label": str(label)}) + "\n")
+    files.write_text(folder / "table.jsonl", "".join(lines))
+    return folder / "table.jsonl"
+
+
+def set_fields(config: ConfigDict, fields: Mapping[str, Any]) -> set[str]:
+    """Set config fields by name (memory__k, "memory.k", or memory={"k": …}). Returns the dotted names."""
+    known, flat = configs.names(config), dict(_flat(fields))
+    for name, value in flat.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            raise ConfigError(f"there is no field {name}" + (f"; similar fields: {', '.join(near)}" if near else ""))
+        parent, _, last = name.rpartition(".")
+        section = configs.field(config, parent) if parent else config
+        value = str(value) if isinstance(value, Path) else tuple(value) if isinstance(value, list) else value
+        try:
+            section[last] = value
+        except TypeError:
+            kind = type(section[last]).__name__
+            raise ConfigError(f"config.{name} is {value!r}; it must be of type {kind}") from None
+    return set(flat)
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in fields.items():
+        name = prefix + name.replace("__", ".")
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value

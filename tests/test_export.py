@@ -1,0 +1,65 @@
+"""A run is exported by the command, moved, and answers where the original and its files are gone."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from rac_jax import data, export
+from rac_jax.memory import manifest, store
+from rac_jax.runtime import workdirs
+from tests import tiny
+
+
+def command(module, *arguments, **environment):
+    done = subprocess.run(
+        [sys.executable, "-m", f"rac_jax.{module}", *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_the_command_exports_a_run_that_answers_elsewhere_and_starts_quickly_again(trained, tmp_path):
+    original = shutil.copytree(trained, tmp_path / "original")
+    Image.fromarray(data.load(tiny.config()).split("test").images[0]).save(tmp_path / "a.png")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_COMPILATION_CACHE_DIR": ""}
+    expected = json.loads(command("predict", "--json", f"--workdir={original}", tmp_path / "a.png", **cache).stdout)
+    compiled = sorted(path.name for path in (tmp_path / "cache").rglob("*-cache"))
+    assert len(compiled) >= 2  # E and the answer: no program has a callback
+    command("export", f"--workdir={original}", f"--to={tmp_path / 'new'}", "--with_encoder")
+    original.rename(tmp_path / "gone")
+    moved = (tmp_path / "new").rename(tmp_path / "moved")
+    shown = command("predict", "--json", f"--workdir={moved}", tmp_path / "a.png", **cache)
+    answer = json.loads(shown.stdout)
+    assert answer["label"] == expected["label"] and answer["neighbours"] == expected["neighbours"]
+    assert answer["probability"] == pytest.approx(expected["probability"], rel=1e-5)
+    assert "orbax" not in shown.stderr and "read_only" not in shown.stderr
+    assert sorted(path.name for path in (tmp_path / "cache").rglob("*-cache")) == compiled  # nothing was compiled
+
+
+def test_an_export_is_complete_or_absent(trained, tmp_path):
+    export.write(trained, tmp_path / "new")
+    found = {path.name for path in (tmp_path / "new").iterdir()}
+    assert found == {"README.md", "config.json", "data.json", "checkpoints", "memory", "eval"}
+    assert [path.name for path in (tmp_path / "new" / "checkpoints").iterdir()] == ["20"]
+    assert store.read(tmp_path / "new" / "memory").fingerprint == store.read(trained / "memory").fingerprint
+    config, before = workdirs.read_config(tmp_path / "new"), workdirs.read_config(trained)
+    assert (config.data.root, config.memory.dir, config.weights_dir) == ("", "", "")
+    config.data.root = before.data.root
+    assert config.to_dict() == before.to_dict()
+    text = (tmp_path / "new" / "README.md").read_text()
+    assert "voices: base, text" in text and "Accuracy in % on test, 250 images" in text
+    damaged = shutil.copytree(trained, tmp_path / "damaged")
+    (damaged / "memory" / manifest.read(damaged / "memory").keys).unlink()
+    with pytest.raises(OSError, match=r"keys-\d+\.bin"):
+        export.write(damaged, tmp_path / "other")
+    assert not list(tmp_path.glob("other*"))
