@@ -91,7 +91,7 @@ def evaluated(memories: Memories, workdir: Path, folder: Path) -> dict[str, floa
     """
     config, dataset = memories.config.copy_and_resolve_references(), memories.dataset
     config.memory.dir = str(folder)
-    run, params, stats, _ = evaluate.restore(config, workdir, None)
+    run, params, stats, _ = evaluate.restore(config, workdir, None, split=config.eval.split)
     counts = next(iter(evaluate.count(run, params, stats, config.eval.split).values()))
     ours = Counts(*(values[run.labels] for values in (counts.seen, counts.correct, counts.correct5)))
     figures = metrics.summary(ours, dataset.class_counts)

@@ -83,7 +83,7 @@ def test_new_classes_are_named_and_are_gone_with_their_rows(without_two, tmp_pat
     memories.add("new", memories.rest(new), new, folder)
     everything = edit.with_all_data(config)
     everything.memory.dir = str(folder)
-    run, params, stats, _ = evaluate.restore(everything, workdir, None)
+    run, params, stats, _ = evaluate.restore(everything, workdir, None, split="test")
     assert "2 classes of digits were not trained on" in caplog.text
     assert run.classes.trained == 8 and len(run.classes) == 10
     counts, predicted = evaluate.answers(run, params, stats, "test")
@@ -96,7 +96,7 @@ def test_new_classes_are_named_and_are_gone_with_their_rows(without_two, tmp_pat
     assert 100 * counts["rac"].correct.sum() / counts["rac"].seen.sum() == pytest.approx(figures["all"])
     with memory_edit.editing(folder) as editor:
         editor.set_state("new", REMOVED)
-    run, params, stats, _ = evaluate.restore(everything, workdir, None)
+    run, params, stats, _ = evaluate.restore(everything, workdir, None, split="test")
     counts, predicted = evaluate.answers(run, params, stats, "test")
     assert not counts["rac"].correct[8:].any() and (predicted.votes["rac"].label < 8).all()
     assert 100 * counts["rac"].correct.sum() / counts["rac"].seen.sum() == pytest.approx(figures["before"])
