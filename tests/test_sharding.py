@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec
 
 from rac_jax import config as configs
 from rac_jax import models, optimizer, sharding, train
-from rac_jax.models.rac import RAC
+from rac_jax.models.rac import RAC, VoiceSettings
 from rac_jax.weights import parameters
 
 
@@ -79,7 +79,7 @@ def one_step(classes, devices):
     narrow = {"width": 120, "heads": 2, "mlp_width": 120, "depth": 1, "rngs": rngs}
     base = models.create("vit_b16", image_size=16, **narrow)
     text = models.create("clip_text", projection=120, vocab_size=100, **narrow)
-    graph, params, stats = parameters.split(RAC(base, text, num_classes=classes, rngs=rngs))
+    graph, params, stats = parameters.split(RAC(base, text, num_classes=classes, settings=VoiceSettings(), rngs=rngs))
     tx = optimizer.from_config(config, images=1000)
     mesh = sharding.make_mesh(config)
     state = train.State(jnp.int32(0), params, stats, tx.init(params))
@@ -87,10 +87,13 @@ def one_step(classes, devices):
     random, rows = np.random.default_rng(0), np.arange(sharding.padded_size(7, devices))
     images, tokens = random.integers(0, 256, (7, 16, 16, 3), np.uint8), random.integers(1, 99, (7, 77), np.int32)
     labels = random.integers(0, classes, 7, np.int32)
-    batch = {"image": images[rows % 7], "label": labels[rows % 7], "mask": rows < 7, "tokens": tokens[rows % 7]}
+    batch = {"image": images[rows % 7], "label": labels[rows % 7], "mask": rows < 7}
     placed = sharding.put_batch(mesh, batch)
     step = train.make_train_step(config, graph, tx, np.arange(1, classes + 1), devices=devices)
-    state, metrics = jax.jit(step, donate_argnums=0)(state, placed, placed.pop("tokens"))
+    none = np.zeros((len(rows), 1), np.float32)
+    found = {"tokens": tokens[rows % 7], "rows": none.astype(np.int32), "similarities": none, "key": none}
+    found = sharding.put_batch(mesh, found | {"inside": none[:, 0]})
+    state, metrics = jax.jit(step, donate_argnums=0)(state, placed, found, None)
     head = state.params["base_head"]["kernel"]
     assert head.addressable_shards[0].data.shape == (120 // devices, classes)
     return jax.device_get(metrics)

@@ -50,7 +50,9 @@ def test_neighbours_are_those_of_a_direct_search_on_any_number_of_devices(memory
     own = np.arange(40, dtype=np.int32)
     placed = sharding.put_batch(mesh, {"image": images_of(keys), "own": own})
     found = callback.through_host(mean_colour_encoder, lookup, mesh)(PARAMETERS, placed["image"], placed["own"])
-    expected = lookup.search(np.asarray(mean_colour_encoder(PARAMETERS, images_of(keys))), own)
+    queries = np.asarray(mean_colour_encoder(PARAMETERS, images_of(keys)))
+    np.testing.assert_array_equal(found.pop("key"), queries)
+    expected = lookup.search(queries, own)
     for name, values in found.items():
         np.testing.assert_array_equal(values, getattr(expected, name))
         assert values.sharding.is_equivalent_to(sharding.batch(mesh), values.ndim)
