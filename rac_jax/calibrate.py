@@ -25,6 +25,7 @@ from rac_jax.weights import parameters
 
 LEFT_OUT = 0.2  # share of the classes, and of each class's images
 OFFSETS = np.arange(-8.0, 2.01, 0.25)
+DRAWS = 3  # of left-out classes, over which accuracies are averaged: one draw gave −1.5 to −3.5 on CIFAR-100-LT
 MOST = 20_000  # images that are used
 
 
@@ -44,6 +45,11 @@ def offset(run: Run, keys: np.ndarray, labels: np.ndarray) -> float:
     random = np.random.default_rng(run.config.seed)
     some = np.sort(random.permutation(len(labels))[:MOST])
     rows = Rows(np.asarray(keys[some], np.float32), labels[some])
+    return best(np.mean([_accuracies(run, rows, random) for _ in range(DRAWS)], axis=0))
+
+
+def _accuracies(run: Run, rows: Rows, random: np.random.Generator) -> np.ndarray:
+    """The mean accuracy over classes with each of OFFSETS, for one draw of left-out classes."""
     new = random.permutation(run.classes.trained)[: max(1, round(LEFT_OUT * run.classes.trained))]
     order = np.argsort(np.isin(np.arange(run.classes.trained), new), kind="stable")  # left-out classes come last
     rows = Rows(rows.keys, np.argsort(order).astype(np.int32)[rows.labels])
@@ -54,11 +60,11 @@ def offset(run: Run, keys: np.ndarray, labels: np.ndarray) -> float:
     found, known = _retrieved(run, asked, inside, None), knowledge(inside, run.classes.trained)
     answer = jax.jit(lambda params, found: nnx.merge(model, params)(None, found, known)[FUSED])
     logits = np.concatenate([np.asarray(answer(params, part)) for part in _parts(found)])
-    return best(logits, asked.labels, trained)
+    return accuracies(logits, asked.labels, trained)
 
 
-def best(logits: np.ndarray, labels: np.ndarray, trained: int) -> float:
-    """The offset of the classes from number `trained` on with the best mean accuracy over classes."""
+def accuracies(logits: np.ndarray, labels: np.ndarray, trained: int) -> np.ndarray:
+    """The mean accuracy over classes with each of OFFSETS added to the classes from number `trained` on."""
     present = np.unique(labels)
     is_new = np.arange(logits.shape[1]) >= trained
 
@@ -66,7 +72,11 @@ def best(logits: np.ndarray, labels: np.ndarray, trained: int) -> float:
         right = (logits + value * is_new).argmax(axis=1) == labels
         return float(np.mean([right[labels == label].mean() for label in present]))
 
-    scores = np.array([accuracy(value) for value in OFFSETS])
+    return np.array([accuracy(value) for value in OFFSETS])
+
+
+def best(scores: np.ndarray) -> float:
+    """The offset with the best score; the middle of several that are equally good."""
     return float(np.mean(OFFSETS[scores >= scores.max() - 1e-9]))
 
 
