@@ -171,6 +171,8 @@ class Model:
           labels: a class for each image, if images are given.
         """
         split = self._run.config.eval.split if on is None else str(on)
+        if on is None and split == "train":
+            raise ValueError("no images were held out for evaluation: name a folder, a table, or images with labels")
         trained_on = record.read(self.workdir)
         if on is None or (trained_on and split in trained_on.splits and not Path(split).exists()):
             assert trained_on is not None

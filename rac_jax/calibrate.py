@@ -55,6 +55,8 @@ def _accuracies(run: Run, rows: Rows, random: np.random.Generator) -> np.ndarray
     rows = Rows(rows.keys, np.argsort(order).astype(np.int32)[rows.labels])
     trained = run.classes.trained - len(new)
     held = _held_out(rows.labels, random)
+    if trained < 2 or not held.any():
+        return 0.0  # too few classes or images to leave some out
     inside, asked = rows[~held], rows[held]
     model, params = _fit(run, inside[inside.labels < trained], trained)
     found, known = _retrieved(run, asked, inside, None), knowledge(inside, run.classes.trained)

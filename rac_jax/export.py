@@ -162,6 +162,7 @@ def _define_flags() -> None:
     flags.DEFINE_string("workdir", None, "The run's folder.")
     flags.DEFINE_string("to", None, "The new folder.")
     flags.DEFINE_bool("with_encoder", False, "Copy E's weights too.")
+    flags.DEFINE_alias("with-encoder", "with_encoder")
     flags.DEFINE_integer("step", None, "The checkpoint; default the newest.")
 
 

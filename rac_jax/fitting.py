@@ -45,8 +45,6 @@ def adapt(config: ConfigDict, given: set[str]) -> None:
         config.memory.k = max(1, min(config.memory.k, images // 2))
     if "eval.split" not in given and config.eval.split not in dataset.splits:
         config.eval.split = "train"
-    if "train.calibrate_new" not in given and dataset.num_classes < 3:
-        config.train.calibrate_new = False  # no class can be left out
 
 
 def named(source: Pictures, labels: Sequence[Any] | None, folder: Path) -> tuple[str, str]:

@@ -25,9 +25,11 @@ from rac_jax.data.decode import BadImage
 from rac_jax.data.reading import pixels_of
 from rac_jax.data.sets.folder import ENDINGS
 from rac_jax.memory.store import Memory
-from rac_jax.retrieval import feed
+from rac_jax.retrieval import familiarity, feed
 from rac_jax.run import Run
 from rac_jax.runtime import commands, compilation, workdirs
+
+UNFAMILIAR = 0.01  # an image with a lower familiarity is marked
 
 Answer = dict[str, Any]
 Picture = str | Path | Image.Image | np.ndarray
@@ -124,6 +126,9 @@ def _answers(run: Run, params: Any, stats: Any, eval_step: Any, pixels: list[np.
         found = feed.look_up(run.config, run.retriever, run.mesh, batch["image"])
     said = jax.device_get(eval_step(params, stats, batch, found, run.knowledge)[1])
     run.check()
+    if run.retriever is not None:
+        usual = run.retriever.usual_nearness
+        said["familiarity"] = familiarity.shares(usual, said["rows"], said["similarities"])
     return [_answer(run, said, place) for place in range(len(pixels))]
 
 
@@ -139,6 +144,7 @@ def _answer(run: Run, said: dict[str, Any], place: int) -> Answer:
     answer: Answer = {**voices[output], "voices": voices}
     if run.retriever is not None:
         label = names[votes[output]["label"][place]]
+        answer["familiarity"] = round(float(said["familiarity"][place]), 4)
         answer["neighbours"] = neighbours(run.retriever.memory, said["rows"][place], said["similarities"][place], label)
     return answer
 
@@ -173,6 +179,8 @@ def describe(answer: Answer, neighbours: int) -> str:
         lines.append("  votes: " + ", ".join(votes))
     if found := answer.get("neighbours"):
         lines.append(f"  neighbours: {sum(n['supports'] for n in found)} of {len(found)} have this label")
+        if answer["familiarity"] < UNFAMILIAR:
+            lines.append(f"  unlike the memory: {100 * answer['familiarity']:.1f} % of its images have no nearer rows")
         for n in found[:neighbours]:
             mark = "+" if n["supports"] else " "
             lines.append(f"  {mark} {n['similarity']:.3f}  {n['text']}  ({n['source']}: {n['image']})")

@@ -69,6 +69,9 @@ def test_one_answer_or_many_from_files_pictures_and_arrays(fitted, tmp_path):
     one = fitted.predict(pixels[0])
     assert one["label"] in fitted.classes and 0 < one["probability"] <= 1
     assert set(one["voices"]) == {"rac", "vote", "prototype"} and len(one["neighbours"]) == fitted.config.memory.k
+    noise = np.random.default_rng(0).integers(256, size=(4, 32, 32, 3), dtype=np.uint8)
+    known = fitted.predict(of_class(3, 9, "train"))
+    assert max(a["familiarity"] for a in fitted.predict(noise)) < np.median([a["familiarity"] for a in known])
     Image.fromarray(pixels[0]).save(tmp_path / "a.png")
     same([fitted.predict(tmp_path / "a.png"), fitted.predict(Image.open(tmp_path / "a.png"))], [one, one])
     many = fitted.predict(pixels)
@@ -161,6 +164,15 @@ def test_a_run_of_the_command_line_is_loaded(trained, tmp_path):
     assert set(model.predict(image)["voices"]) == {"rac", "base", "text"}
     with pytest.raises(ConfigError, match=r"memory\.k: 30 there, 3 now"):
         rac_jax.load(workdir, memory__k=3)
+
+
+def test_one_image_of_each_class_is_enough():
+    images = [of_class(label, 1)[0] for label in range(3)]
+    model = rac_jax.fit(images, ["a", "b", "c"], train__epochs=1.0, **SETTINGS)
+    assert model.memory.counts == {"a": 1, "b": 1, "c": 1} and model.config.memory.k == 1
+    assert [answer["label"] for answer in model.predict(images)] == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="no images were held out for evaluation"):
+        model.evaluate()
 
 
 def test_fields_that_do_not_exist_or_have_another_type_are_named():

@@ -35,7 +35,7 @@ def test_the_command_exports_a_run_that_answers_elsewhere_and_starts_quickly_aga
     expected = json.loads(command("predict", "--json", f"--workdir={original}", tmp_path / "a.png", **cache).stdout)
     compiled = sorted(path.name for path in (tmp_path / "cache").rglob("*-cache"))
     assert len(compiled) >= 2  # E and the answer: no program has a callback
-    command("export", f"--workdir={original}", f"--to={tmp_path / 'new'}", "--with_encoder")
+    command("export", f"--workdir={original}", f"--to={tmp_path / 'new'}", "--with-encoder")
     original.rename(tmp_path / "gone")
     moved = (tmp_path / "new").rename(tmp_path / "moved")
     shown = command("predict", "--json", f"--workdir={moved}", tmp_path / "a.png", **cache)

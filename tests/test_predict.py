@@ -128,6 +128,7 @@ def test_an_answer_for_people():
     ]
     votes = {"rac": {"label": "two", "probability": 0.75}, "base": {"label": "six", "probability": 0.5}}
     answer = {"image": "x.png", "label": "two", "probability": 0.75, "voices": votes, "neighbours": neighbours}
+    answer["familiarity"] = 0.3
     assert predict.describe(answer, 1).splitlines() == [
         "x.png: two (75.0 %)",
         "  votes: rac two 75.0 %, base six 50.0 %",

@@ -95,12 +95,16 @@ class Lookup:
 
     def mean_fitting(self) -> float:
         """How many of the k texts T reads uncut, on average over some of the memory's own images."""
+        some = self.some_rows()
+        keys = np.asarray(self.memory.keys[some], np.float32)
+        return float(self.fitting(self.search(keys, some).rows).mean())
+
+    def some_rows(self) -> np.ndarray:
+        """Rows that a search may return, evenly spaced, few enough to be looked up at start-up: [M] int32."""
         allowed = self.memory.allowed()
         rows = np.arange(len(self.memory)) if allowed is None else np.flatnonzero(allowed)
         number = np.clip(SAMPLED_KEYS // max(len(rows), 1), *SAMPLE)
-        some = rows[np.unique(np.linspace(0, len(rows) - 1, number).astype(int))]
-        keys = np.asarray(self.memory.keys[some], np.float32)
-        return float(self.fitting(self.search(keys, some.astype(np.int32)).rows).mean())
+        return rows[np.unique(np.linspace(0, len(rows) - 1, number).astype(int))].astype(np.int32)
 
     def _texts(self, rows: np.ndarray) -> np.ndarray:
         return np.where(rows < 0, -1, self.memory.text_of[rows])

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from rac_jax.memory import index
 from rac_jax.memory.store import Memory
 from rac_jax.models.voices import Knowledge
-from rac_jax.retrieval import callback, duplicates
+from rac_jax.retrieval import callback, duplicates, familiarity
 from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.lookup import KEEP_ALL, Lookup
 from rac_jax.retrieval.snippets import Snippets
@@ -64,6 +64,11 @@ class Retriever:
     def mean_fitting(self) -> float:
         """How many of the k texts fit into T's window, on average."""
         return self.lookup.mean_fitting() if self.lookup.snippets else 0.0
+
+    @functools.cached_property
+    def usual_nearness(self) -> np.ndarray:
+        """How near the rows around the memory's own images are: see familiarity.py."""
+        return familiarity.reference(self.lookup)
 
     @functools.cached_property
     def _times_inside(self) -> np.ndarray:

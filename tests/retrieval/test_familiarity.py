@@ -1,0 +1,43 @@
+"""Familiarity: the rank of an image's nearness among the memory's own images."""
+
+import numpy as np
+import pytest
+
+from rac_jax.memory import index
+from rac_jax.retrieval import familiarity
+from rac_jax.retrieval.lookup import Lookup
+from tests.memory.conftest import make
+
+
+@pytest.fixture
+def lookup(tmp_path, keys):
+    return Lookup(make(tmp_path / "m", keys), None, 5, 64, "id")
+
+
+def nearest(lookup, queries):
+    own = np.full(len(queries), -2, np.int32)
+    found = lookup.search(np.asarray(queries, np.float32), own)
+    return found.rows, found.similarities
+
+
+def test_the_reference_is_of_the_nearest_other_rows(lookup):
+    stored = np.asarray(lookup.memory.keys)
+    cosines = stored @ stored.T
+    np.fill_diagonal(cosines, -2)
+    expected = np.sort(np.sort(cosines, axis=1)[:, -3:].mean(axis=1))
+    np.testing.assert_allclose(familiarity.reference(lookup), expected, rtol=1e-5)
+
+
+def test_an_image_of_the_memory_is_familiar_and_an_opposite_one_is_not(lookup):
+    reference, stored = familiarity.reference(lookup), np.asarray(lookup.memory.keys)
+    inside = familiarity.shares(reference, *nearest(lookup, stored[:4]))
+    assert (inside > 0.5).all() and inside.max() == 1  # each finds itself
+    away = familiarity.shares(reference, *nearest(lookup, index.unit(-stored.mean(axis=0, keepdims=True))))
+    assert away.tolist() == [0.0]
+
+
+def test_the_share_counts_images_that_are_no_nearer():
+    reference = np.array([0.1, 0.2, 0.3, 0.4])
+    rows, near = np.array([[3, 4, 5, 6], [3, -1, -1, -1], [-1, -1, -1, -1]]), np.full((3, 4), 0.3)
+    near[0, 3] = -9  # beyond the nearest three
+    assert familiarity.shares(reference, rows, near).tolist() == [0.75, 0.75, 0.0]
