@@ -45,6 +45,8 @@ def offset(run: Run, keys: np.ndarray, labels: np.ndarray) -> float:
     random = np.random.default_rng(run.config.seed)
     some = np.sort(random.permutation(len(labels))[:MOST])
     rows = Rows(np.asarray(keys[some], np.float32), labels[some])
+    if run.classes.trained < 3 or np.bincount(rows.labels).max() < 2:
+        return 0.0  # too few classes or images to leave some out
     return best(np.mean([_accuracies(run, rows, random) for _ in range(DRAWS)], axis=0))
 
 
@@ -55,8 +57,6 @@ def _accuracies(run: Run, rows: Rows, random: np.random.Generator) -> np.ndarray
     rows = Rows(rows.keys, np.argsort(order).astype(np.int32)[rows.labels])
     trained = run.classes.trained - len(new)
     held = _held_out(rows.labels, random)
-    if trained < 2 or not held.any():
-        return 0.0  # too few classes or images to leave some out
     inside, asked = rows[~held], rows[held]
     model, params = _fit(run, inside[inside.labels < trained], trained)
     found, known = _retrieved(run, asked, inside, None), knowledge(inside, run.classes.trained)
