@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from rac_jax import config as configs
-from rac_jax import data, evaluate, export, fitting, predict, sharding, train
+from rac_jax import data, evaluate, export, fitting, predict, rules, sharding, train
 from rac_jax.data import evaluation, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.dataset import texts as class_texts
@@ -102,7 +102,7 @@ def _start(config: ConfigDict) -> None:
     commands.mute_orbax()
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
-    configs.validate(config, devices=jax.device_count())
+    rules.validate(config, devices=jax.device_count())
     compilation.keep_programs(config, also_small=True)
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
-from rac_jax import data, sharding, weights
+from rac_jax import data, rules, sharding, weights
 from rac_jax.compile import devices, estimate, programs
 from rac_jax.compile.devices import GB
 from rac_jax.compile.estimate import Compiled
@@ -93,7 +93,7 @@ def _driver() -> str:
 
 
 def _config(found: Found) -> str:
-    configs.validate(found.config, devices=jax.device_count())
+    rules.validate(found.config, devices=jax.device_count())
     rows = sharding.padded_size(found.config.train.batch_size, jax.device_count(), found.config.train.accumulate)
     return f"{found.config.name}, batch {found.config.train.batch_size}, {rows // jax.device_count()} rows a device"
 

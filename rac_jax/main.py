@@ -7,8 +7,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from rac_jax import config as configs
-from rac_jax import evaluate, train
+from rac_jax import evaluate, rules, train
 from rac_jax.runtime import commands, compilation, processes
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py:base.")
@@ -42,7 +41,7 @@ def main(argv: list[str]) -> None:
         from rac_jax import check  # not needed to train
 
         sys.exit(0 if check.check(config, workdir) else 1)
-    configs.validate(config, devices=jax.device_count())
+    rules.validate(config, devices=jax.device_count())
     logging.info("%s in %s on %d × %s", MODE.value, workdir, jax.device_count(), jax.default_backend())
     if MODE.value == "train":
         train.train(config, workdir, profile=PROFILE.value)

@@ -19,8 +19,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 from tqdm import tqdm
 
-from rac_jax import config as configs
-from rac_jax import data, evaluate, sharding
+from rac_jax import data, evaluate, rules, sharding
 from rac_jax.data.decode import BadImage
 from rac_jax.data.reading import pixels_of
 from rac_jax.data.sets.folder import ENDINGS
@@ -45,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
         config.memory.dir = given.memory
     if given.weights_dir:
         config.weights_dir = given.weights_dir
-    configs.validate(config, devices=jax.device_count())
+    rules.validate(config, devices=jax.device_count())
     compilation.keep_programs(config, also_small=True)
     paths = list(images_in(map(Path, argv[1:])))
     run, params, stats, _ = evaluate.restore(config, workdir, given.step)

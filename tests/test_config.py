@@ -6,8 +6,9 @@ import pytest
 
 from configs import demo, digits, inat, places
 from rac_jax import config as configs
-from rac_jax import optimizer, train
-from rac_jax.config import ConfigError, changed, difference, field, options, validate
+from rac_jax import optimizer, rules, train
+from rac_jax.config import ConfigError, changed, difference, field, options
+from rac_jax.rules import validate
 from rac_jax.run import Run
 from tests import tiny
 
@@ -82,7 +83,7 @@ def test_no_training_needs_no_warm_up():
 
 
 def test_every_field_has_a_rule_and_no_rule_is_left_over():
-    assert sorted(configs.RULES) == sorted(configs.names(configs.default()))
+    assert sorted(rules.RULES) == sorted(configs.names(configs.default()))
 
 
 POOL = (
@@ -102,12 +103,12 @@ def changed_config(config, fields):
 
 def test_random_values_of_every_field_pass_or_are_refused_by_name():
     tried = refused = 0
-    for name, rule in configs.RULES.items():
+    for name, rule in rules.RULES.items():
         for value in POOL:
             assert rule.allows(value) in (True, False), (name, value)
             tried += 1
     random = np.random.default_rng(0)
-    for name in configs.RULES:
+    for name in rules.RULES:
         for value in random.choice(np.array(POOL, object), 4):
             config = changed_config(configs.default(), {name: value})
             try:
@@ -119,8 +120,8 @@ def test_random_values_of_every_field_pass_or_are_refused_by_name():
 
 
 CHEAP = {  # fields that a base-only model of digits reads, and values that do not take long
-    name: [value for value in POOL if configs.RULES[name].allows(value) and value not in (100, 2**31, 1e30)]
-    for name in configs.RULES
+    name: [value for value in POOL if rules.RULES[name].allows(value) and value not in (100, 2**31, 1e30)]
+    for name in rules.RULES
     if name.startswith(("data.", "optim.", "loss.", "train.", "model.base.", "mesh."))
     and name not in ("data.name", "data.root", "data.workers", "data.lists", "model.base.weights", "model.base.name")
     and not isinstance(field(configs.default(), name), str)

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from rac_jax import config as configs
-from rac_jax import data, models, train
+from rac_jax import data, models, rules, train
 from rac_jax.data import dataset
 from tests import tiny
 
@@ -61,7 +61,7 @@ TRAINED = [*NAMES, *(f"{name}:plus" for name in NAMES if "plus" in importlib.imp
 def test_config_trains(name, tmp_path, monkeypatch):
     name, _, variant = name.partition(":")
     config = shrink(importlib.import_module(f"configs.{name}").get_config(variant))
-    configs.validate(config, devices=jax.device_count())
+    rules.validate(config, devices=jax.device_count())
     if config.data.name not in ("digits", "groceries"):
         monkeypatch.setattr(data, "load", lambda config: images_of(config.data.name))
     train.train(config, tmp_path)
@@ -87,7 +87,7 @@ def variants() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name, variant", variants())
 def test_every_variant_is_valid_and_builds_its_models(name, variant):
     config = importlib.import_module(f"configs.{name}").get_config(variant)
-    configs.validate(config, devices=jax.device_count())
+    rules.validate(config, devices=jax.device_count())
     widths = {"efficientnet_lite0": 1280, "vit_b16": 768}
     for role in configs.roles(config):
         model = config.model[role]

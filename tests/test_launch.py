@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from configs import inat, places
-from rac_jax import config as configs
+from rac_jax import rules
 from rac_jax.runtime import interruption
 from tests import tiny
 
@@ -75,7 +75,7 @@ def test_slurm_and_kubernetes_start_again_on_the_code_of_an_interrupted_run():
 
 @pytest.mark.parametrize("recipe, devices", [(places, 16), (inat, 16), (places, 8), (inat, 8), (inat, 3)])
 def test_the_recipes_batches_are_for_any_number_of_devices(recipe, devices):
-    configs.validate(recipe.get_config(), devices=devices)
+    rules.validate(recipe.get_config(), devices=devices)
 
 
 def sweep():

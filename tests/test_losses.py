@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rac_jax import config as configs
-from rac_jax import losses
+from rac_jax import losses, rules
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "losses.npz")
 COUNTS = GOLDEN["class_counts"]
@@ -91,6 +91,6 @@ def test_balce_has_its_own_weights_and_refuses_others():
     config = configs.default()
     config.loss.name, config.loss.reweight = "balce", "inverse_sqrt"
     with pytest.raises(configs.ConfigError, match=r"config\.loss\.reweight is 'inverse_sqrt'; it must be none with"):
-        configs.validate(config, devices=8)
+        rules.validate(config, devices=8)
     with pytest.raises(ValueError, match=r"loss\.reweight is 'inverse_sqrt'"):
         losses.terms("balce", np.array([3, 1]), tau=1.0, reweight="inverse_sqrt")

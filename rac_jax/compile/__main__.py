@@ -12,7 +12,7 @@ import sys
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from rac_jax import config as configs
+from rac_jax import rules
 from rac_jax.compile import estimate, programs, report, targets
 from rac_jax.compile.largest import largest_batch
 from rac_jax.runtime import commands
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
 def show(config: ConfigDict, target: targets.Target) -> None:
     """Compile and print everything about one target."""
     devices = targets.devices(target)
-    configs.validate(config, devices=len(devices))
+    rules.validate(config, devices=len(devices))
     sizes = programs.sizes(config, CLASSES.value, IMAGES.value)
     every = programs.of_run(config, devices, *sizes).values()
     chosen = [program for program in every if not PROGRAMS.value or program.name in ("train", *PROGRAMS.value)]

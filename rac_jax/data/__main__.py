@@ -8,8 +8,7 @@ from pathlib import Path
 from absl import app, flags
 from ml_collections import config_flags
 
-from rac_jax import config as configs
-from rac_jax import data
+from rac_jax import data, rules
 from rac_jax.data import show
 from rac_jax.runtime import commands
 from rac_jax.runtime.files import atomic
@@ -22,7 +21,7 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
     config = CONFIG.value
-    configs.validate(config, devices=1)
+    rules.validate(config, devices=1)
     dataset = data.load(config)
     print(show.counts_table(dataset))
     out = Path(OUT.value or f"runs/{config.name}/data")

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 from tqdm import tqdm
 
-from rac_jax import config, data
+from rac_jax import config, data, rules
 from rac_jax.data import shards
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.sets import inat, places
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare(options: argparse.Namespace) -> int:
     settings = _config(options)
-    config.validate(settings, devices=1)
+    rules.validate(settings, devices=1)
     dataset = data.load(settings)
     print(counts_table(dataset))
     _print_checksums(Path(options.lists or options.root))

@@ -29,8 +29,7 @@ from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 from PIL import Image
 
-from rac_jax import config as configs
-from rac_jax import data, sharding
+from rac_jax import data, rules, sharding
 from rac_jax.data import reading
 from rac_jax.memory import build, check, classes, edit, index, manifest, sources, store
 from rac_jax.memory.manifest import BadMemory, Manifest
@@ -238,7 +237,7 @@ def _config(folder: Path) -> ConfigDict:
 
 
 def _validate(config: ConfigDict) -> ConfigDict:
-    configs.validate(config, devices=jax.device_count())
+    rules.validate(config, devices=jax.device_count())
     return config
 
 

@@ -11,7 +11,7 @@ import jax
 from absl import app, flags
 from ml_collections import config_flags
 
-from rac_jax import config as configs
+from rac_jax import rules
 from rac_jax.reproduce import edit, nearest, runtime
 from rac_jax.runtime import commands, compilation, files, monitor
 
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"name WHAT, a --config and a --workdir\n\n{__doc__}")
     config, workdir = CONFIG.value, Path(WORKDIR.value)
     compilation.keep_programs(config)
-    configs.validate(config, devices=jax.device_count())
+    rules.validate(config, devices=jax.device_count())
     if what == "nearest":
         name, found = f"nearest_{config.eval.split}", nearest.measure(config, Path(KEYS.value or workdir))
     elif what == "edit":

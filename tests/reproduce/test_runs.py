@@ -16,6 +16,7 @@ from PIL import Image
 
 from configs import digits
 from rac_jax import config as configs
+from rac_jax import rules
 from rac_jax.reproduce import runs
 from rac_jax.reproduce.tables import TABLES, Row, fitting
 from rac_jax.runtime import interruption
@@ -58,7 +59,7 @@ def test_every_row_of_the_demo_is_a_valid_config(tmp_path):
     experiment = runs.Experiment(tmp_path, [], tiny.config(devices=1), "test")
     for table in TABLES.values():
         for row in fitting(table, experiment.config).rows:
-            configs.validate(experiment._with(experiment.fields(table, row, 0)), devices=1)
+            rules.validate(experiment._with(experiment.fields(table, row, 0)), devices=1)
 
 
 def test_results_of_another_config_or_flag_are_not_taken(tmp_path):

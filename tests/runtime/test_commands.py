@@ -53,7 +53,7 @@ def test_host_threads_suffice_for_the_devices_and_do_not_outnumber_the_cores_of_
 @pytest.mark.parametrize(
     "body, message",
     [
-        ("from rac_jax.config import default, validate; c = default(); c.memory.k = 0; validate(c, devices=1)",
+        ("from rac_jax import config, rules; c = config.default(); c.memory.k = 0; rules.validate(c, devices=1)",
          "error: config.memory.k is 0"),
         ("open('/nowhere/at/all')", "error: /nowhere/at/all: No such file or directory"),
     ],
