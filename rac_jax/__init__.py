@@ -11,7 +11,7 @@ E, the lookup, and the texts as tokens. models/ has B and E (image encoders), T 
 fusion. weights/ reads files of other projects. run.py puts these together; train.py, evaluate.py and predict.py use
 them, and main.py is the command line.
 
-From Python: `rac_jax.fit(…)` makes a model of your images, `rac_jax.load(workdir)` opens a trained run; see api.py.
+From Python: `rac_jax.fit(…)` makes a model of your images, `rac_jax.load(workdir)` opens a trained run; see api/.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ starting.guard_imports()
 
 
 def __getattr__(name: str) -> Any:
-    """Import api.py, and with it jax, when it is first used."""
+    """Import api/, and with it jax, when it is first used."""
     if name in __all__:
         from rac_jax import api
 

@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     compilation.keep_programs(config)
     workdir = Path(WORKDIR.value or Path("runs") / config.name)
     if MODE.value == "check":
-        from rac_jax import check  # not needed to train
+        from rac_jax.compile import check  # not needed to train
 
         sys.exit(0 if check.check(config, workdir) else 1)
     rules.validate(config, devices=jax.device_count())

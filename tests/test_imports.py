@@ -8,8 +8,8 @@ ROOT = Path(__file__).parents[1] / "rac_jax"
 # From the bottom to the top. A module or room imports only what stands before it.
 LAYERS = (
     "config", "rules", "sharding", "runtime", "metrics", "data", "models", "losses", "weights", "memory", "retrieval",
-    "run", "optimizer", "calibrate", "checkpoints", "report", "evaluate", "train", "predict", "card", "export",
-    "fitting", "api", "reproduce", "bench", "compile", "check", "main",
+    "run", "optimizer", "calibrate", "checkpoints", "report", "evaluate", "train", "predict", "export",
+    "api", "reproduce", "bench", "compile", "main",
 )  # fmt: skip
 
 

@@ -26,14 +26,16 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from rac_jax import config as configs
-from rac_jax import data, evaluate, export, fitting, predict, rules, sharding, train
+from rac_jax import data, evaluate, predict, rules, sharding, train
+from rac_jax.api import fitting
+from rac_jax.api.fitting import Pictures
 from rac_jax.data import evaluation, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.dataset import texts as class_texts
 from rac_jax.data.decode import BadImage
 from rac_jax.evaluate import Accuracy
-from rac_jax.export import IMAGES
-from rac_jax.fitting import Pictures
+from rac_jax.export import folder as export
+from rac_jax.export.folder import IMAGES
 from rac_jax.memory import build, edit, index, manifest, sources
 from rac_jax.memory.manifest import BadMemory
 from rac_jax.memory.view import MemoryView
@@ -281,7 +283,7 @@ class Model:
         return MemoryView(self._retriever().memory)
 
     def save(self, folder: str | Path, *, with_encoder: bool = False) -> None:
-        """Copy the run to a new folder, which `load` opens on any machine; see rac_jax/export.py."""
+        """Copy the run to a new folder, which `load` opens on any machine; see rac_jax/export."""
         memory = self._run.retriever.memory.folder if self._run.retriever else None
         export.write(self.workdir, Path(folder), with_encoder=with_encoder, step=self.step, memory=memory)
 

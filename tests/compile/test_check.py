@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rac_jax import check
+from rac_jax.compile import check
 from tests import tiny
 
 

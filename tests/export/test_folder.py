@@ -9,7 +9,8 @@ import sys
 import pytest
 from PIL import Image
 
-from rac_jax import data, export
+from rac_jax import data
+from rac_jax.export import folder as export
 from rac_jax.memory import manifest, store
 from rac_jax.runtime import workdirs
 from tests import tiny

@@ -1,42 +1,27 @@
-"""Copy a run to a folder that answers anywhere: python -m rac_jax.export --workdir=DIR --to=NEW [--with-encoder]
-
-NEW holds a model card (README.md), the config, the classes, the newest checkpoint and the memory. It can be moved, may
-be read-only, and needs neither the data nor the weights folder. Only E's weights are looked up by name on the new
-machine, unless they are copied too, with --with-encoder.
-"""
+"""The folder of an exported run: what is copied, and what of it is this machine's and left out."""
 
 import dataclasses
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
 from ml_collections import ConfigDict
 
-from rac_jax import card, weights
 from rac_jax import config as configs
+from rac_jax import weights
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import record
 from rac_jax.data.record import Record
+from rac_jax.export import card
 from rac_jax.memory import manifest, store
 from rac_jax.memory.manifest import Manifest
 from rac_jax.run import ENCODER, VOCABULARY, memory_folder
-from rac_jax.runtime import commands, files, workdirs
+from rac_jax.runtime import files, workdirs
 from rac_jax.weights import tensor_files
 
-IMAGES = "images"  # pictures that were given as arrays: see api.py
+IMAGES = "images"  # pictures that were given as arrays: see rac_jax/api
 HERE = ("weights_dir", "compiled", "data.root", "data.lists", "memory.dir", "memory.cache")  # paths of this machine
 VOCABULARIES = ("vocab.txt", "tokenizer.json")
-
-
-def main(argv: Sequence[str]) -> None:
-    given = flags.FLAGS
-    if not given.workdir or not given.to or len(argv) > 1:
-        raise app.UsageError(f"name a --workdir and a new folder --to\n\n{__doc__}")
-    write(Path(given.workdir), Path(given.to), with_encoder=given.with_encoder, step=given.step)
-    size = sum(path.stat().st_size for path in Path(given.to).rglob("*") if path.is_file())
-    print(f"{given.to}: {size / 1e6:.1f} MB; python -m rac_jax.predict --workdir={given.to} IMAGE…")
 
 
 def write(
@@ -155,17 +140,3 @@ def _copy_vocabulary(config: ConfigDict, workdir: Path, to: Path) -> None:
         to.mkdir()
         for file in (file for name in names for file in folder.glob(name)):
             shutil.copyfile(file, to / file.name)
-
-
-def _define_flags() -> None:
-    """Called by the command only, so that importing this module defines no flags."""
-    flags.DEFINE_string("workdir", None, "The run's folder.")
-    flags.DEFINE_string("to", None, "The new folder.")
-    flags.DEFINE_bool("with_encoder", False, "Copy E's weights too.")
-    flags.DEFINE_alias("with-encoder", "with_encoder")
-    flags.DEFINE_integer("step", None, "The checkpoint; default the newest.")
-
-
-if __name__ == "__main__":
-    _define_flags()
-    commands.run(main)
