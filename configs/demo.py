@@ -2,7 +2,7 @@
 
     python -m rac_jax.main --config=configs/demo.py             # RAC+: vote and prototypes, read from the memory
     python -m rac_jax.main --config=configs/demo.py:vote        # the vote alone, without any training
-    python -m rac_jax.main --config=configs/demo.py:keys        # a linear head on E's keys (B = E)
+    python -m rac_jax.main --config=configs/demo.py:keys        # a cosine head on E's keys (B = E)
     python -m rac_jax.main --config=configs/demo.py:rac         # the paper's RAC: B and T trained, neighbours online
     python -m rac_jax.main --config=configs/demo.py:base        # B alone, LACE
     python -m rac_jax.main --config=configs/demo.py:text        # T alone, LACE
@@ -41,7 +41,7 @@ def get_config(variant: str = "") -> ConfigDict:
         c.model.voices = variant
     if variant == "keys":
         c.model.voices, c.model.base.name, c.model.base.weights = "base", config.KEYS, ""
-        c.train.calibrate_new = False
+        c.model.head, c.train.calibrate_new = "cosine", False
     if variant in ("ce", "balce"):
         c.loss.name = variant
     return c

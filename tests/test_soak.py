@@ -31,6 +31,7 @@ def resident_megabytes(process: int) -> float:
 def soaked(workdir: Path, arguments: list[str]) -> dict[int, float]:
     """The size of a run at its steps, as its progress bar names them."""
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": str(ROOT)}
+    environment["MALLOC_ARENA_MAX"] = "1"  # as launch/local.sh: glibc's many heaps grow by chance as threads take turns
     command = [sys.executable, "-m", "rac_jax.main", *arguments, f"--workdir={workdir}"]
     seen: dict[int, float] = {}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as run:
