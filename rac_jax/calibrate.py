@@ -19,6 +19,7 @@ from tqdm import tqdm
 from rac_jax import losses, optimizer
 from rac_jax.models.rac import FUSED, RAC
 from rac_jax.models.voices import Knowledge, LeftOut, Neighbours
+from rac_jax.retrieval.knowledge import of_sums
 from rac_jax.run import Run
 from rac_jax.runtime import processes
 from rac_jax.weights import parameters
@@ -87,9 +88,7 @@ def knowledge(rows: Rows, classes: int) -> Knowledge:
     counts, sums = np.zeros(classes), np.zeros((classes, rows.keys.shape[1]))
     np.add.at(counts, rows.labels, 1)
     np.add.at(sums, rows.labels, rows.keys)
-    centre = (sums[counts > 0] / counts[counts > 0, None]).mean(axis=0)
-    arrays = Knowledge(counts, sums, centre, rows.labels, 0.0)
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.int32 if x is rows.labels else jnp.float32), arrays)
+    return jax.tree.map(jnp.asarray, of_sums(counts, sums, rows.labels))
 
 
 def _held_out(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:

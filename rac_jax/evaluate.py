@@ -88,7 +88,6 @@ def evaluate(
     board: TensorBoard,
 ) -> Accuracy:
     """Evaluate a split: print the table, write `eval/<split>*` and draw `report/`."""
-
     counts, predicted = answers(run, params, stats, split)
     accuracy = accuracies(run, counts)
     nearest = {NEAREST: accuracy.pop(NEAREST)} if NEAREST in accuracy else {}

@@ -44,15 +44,19 @@ def read(memory: Memory, classes: Classes, mesh: Mesh) -> Knowledge:
     counts, sums = np.zeros(len(classes), np.float32), np.zeros((len(classes), memory.keys.shape[1]), np.float64)
     counts[numbers[known]] = memory.class_counts()[known]
     sums[numbers[known]] = memory.class_sums()[known]
+    padded = np.append(numbers, np.int32(-1))  # rows without a label have −1 and read the last
+    return sharding.put_replicated(mesh, of_sums(counts, sums, padded[memory.label_of]))
+
+
+def of_sums(counts: np.ndarray, sums: np.ndarray, row_label: np.ndarray) -> Knowledge:
+    """Knowledge on the host from counts [L] and sums of keys [L, D] of the classes, and the class of each row [N]."""
     present = counts > 0
     means = sums[present] / counts[present, None]
     centre = means.mean(axis=0) if present.any() else np.zeros(sums.shape[1])
-    padded = np.append(numbers, np.int32(-1))  # rows without a label have −1 and read the last
-    found = Knowledge(
-        counts=counts,
+    return Knowledge(
+        counts=counts.astype(np.float32),
         sums=sums.astype(np.float32),
         centre=centre.astype(np.float32),
-        row_label=padded[memory.label_of],
+        row_label=row_label,
         offset=np.float32(0.0),
     )
-    return sharding.put_replicated(mesh, found)
