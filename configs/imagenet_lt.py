@@ -2,6 +2,7 @@
 
     python -m rac_jax.main --config=configs/imagenet_lt.py --config.data.root=DIR
     python -m rac_jax.main --config=configs/imagenet_lt.py:plus        # frozen B with adapters, votes and prototypes
+    python -m rac_jax.main --config=configs/imagenet_lt.py:plus+clip   # with CLIP, B's head started from class names
 
 DIR holds ImageNet 2012 (train/ and val/), the ImageNet-LT lists and a file with the class names. If any of them is
 missing, the run stops within seconds and says which. The paper has no figures for ImageNet-LT. The AugReg weights were
@@ -18,6 +19,7 @@ VARIANTS = ("", "plus")
 
 def get_config(variant: str = "") -> ConfigDict:
     """The recipe, or a frozen B with adapters."""
+    variant, models = config.without_models(variant)
     c = config.default("imagenet_lt", variant, VARIANTS)
     c.data.name = "imagenet_lt"
     c.data.workers = 16
@@ -27,4 +29,4 @@ def get_config(variant: str = "") -> ConfigDict:
     c.model.text.weights = "clip_b16"
     if variant == "plus":
         config.adapted(c, classes=1000)
-    return c
+    return config.with_models(c, models)

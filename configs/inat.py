@@ -5,6 +5,7 @@
     python -m rac_jax.main --config=configs/inat.py:base          # base voice only, LACE
     python -m rac_jax.main --config=configs/inat.py:paper         # RAC with the paper's scale, exclusion and search
     python -m rac_jax.main --config=configs/inat.py:plus        # frozen B with adapters, votes and prototypes
+    python -m rac_jax.main --config=configs/inat.py:plus+clip   # with CLIP, B's head started from class names
 
 DIR holds the competition's images (train_val2018) and its JSON files, or the list files. Weights as in
 configs/places.py. If any of them is missing, the run stops within seconds and says which file it needs and where to put
@@ -21,6 +22,7 @@ VARIANTS = ("", "384", "base", "paper", "plus")
 
 def get_config(variant: str = "") -> ConfigDict:
     """The recipe for iNaturalist 2018, or one of its comparisons."""
+    variant, models = config.without_models(variant)
     c = config.default("inat", variant, VARIANTS)
     c.data.name = "inat2018"
     c.data.workers = 16
@@ -45,4 +47,4 @@ def get_config(variant: str = "") -> ConfigDict:
     if variant == "plus":
         config.adapted(c, classes=8142)
         c.train.epochs = 20.0
-    return c
+    return config.with_models(c, models)

@@ -5,6 +5,7 @@
     python -m rac_jax.main --config=configs/places.py:text        # text voice only, LACE
     python -m rac_jax.main --config=configs/places.py:paper       # RAC with the paper's scale, exclusion and search
     python -m rac_jax.main --config=configs/places.py:plus        # frozen B with adapters, votes and prototypes
+    python -m rac_jax.main --config=configs/places.py:plus+clip   # with CLIP, B's head started from class names
 
 DIR holds the 256 × 256 images of Places365-Standard and the Places365-LT lists. Weights: AugReg's
 ViT-B/16 (ImageNet-21k) for B and E, and OpenAI's CLIP ViT-B/16 file for T, in --config.weights_dir.
@@ -21,6 +22,7 @@ VARIANTS = ("", "base", "text", "paper", "plus")
 
 def get_config(variant: str = "") -> ConfigDict:
     """The recipe for Places365-LT, or one of its comparisons."""
+    variant, models = config.without_models(variant)
     c = config.default("places", variant, VARIANTS)  # the defaults are the paper's: optimiser, augmentation, k, loss
     c.data.name = "places_lt"
     c.data.workers = 16
@@ -41,4 +43,4 @@ def get_config(variant: str = "") -> ConfigDict:
         c.memory.cut = "token"
     if variant == "plus":
         config.adapted(c, classes=365)
-    return c
+    return config.with_models(c, models)

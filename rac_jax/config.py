@@ -34,10 +34,15 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.data.lists = ""  # the folder with the list files; "" = the root
     c.data.text_levels = "species"  # inat2018: a class's text, as in "species" or "genus family order"
     c.data.imbalance = 0.0  # make training long-tailed: first class / last class; 0 = as it is
+    c.data.images = 0  # so many training images in all, at data.imbalance, of the images that there are; 0 = all
+    c.data.frequent = 0  # use only so many classes, those with most training images; 0 = all
     c.data.val_share = 0.1  # held out of each class where a folder or table has no splits of its own; 0 = none
     c.data.test_share = 0.2
     c.data.keep_share = 1.0  # train on this share of each class's images (at least one), drawn by data.seed
     c.data.keep_classes = 1.0  # use only this share of the classes, drawn by data.seed
+    c.data.caption = ""  # a class's text, as "a photo of a {name}, a kind of {group} as {others}"; "" = its name
+    c.data.label_noise = 0.0  # share of the training images with a wrong label, drawn by data.seed
+    c.data.noise_in = "both"  # where those are wrong: training (the loss) | memory | both
     c.data.on_bad_image = "error"  # an image that cannot be decoded: error | skip (decodes all once, at the start)
     c.data.seed = 0  # how a data set that is split or made long-tailed here is drawn
     c.data.image_size = 224  # what B and E see
@@ -63,12 +68,17 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.model.encoder = _encoder("vit_b16")  # E, frozen
     c.model.text = _encoder("clip_text")  # T, trained
     c.model.head = "linear"  # of base and text: linear | cosine
-    c.model.head_start = "random"  # of the base head: random | means (class means of E's keys: B must start as E)
+    # The start of the base head: random | means (class means of E's keys: B must start as E) | text (features of
+    # model.prompt for each class: B is CLIP's image tower, model.text its text tower, with the same weights)
+    c.model.head_start = "random"
+    c.model.prompt = "a photo of a {}."  # head_start "text": {} stands for the class
     c.model.scale = "sqrt"  # of fusion "paper": paper (L/2) | sqrt (√L/2) | learned
     c.model.vote = ConfigDict()
-    c.model.vote.temperature = 0.05  # a neighbour's weight is exp((similarity − 1) / temperature)
+    c.model.vote.temperature = 0.05  # a neighbour's weight is exp(similarity / temperature)
     c.model.vote.tau = 1.0  # votes are divided by (rows of the class)^tau
     c.model.vote.epsilon = 1e-3  # share that every class has at least
+    # a row counts 1 / (1 + how often it was one of so many nearest of an image of another class); 0 = all alike
+    c.model.vote.reliability = 0
     c.model.prototype = ConfigDict()
     c.model.prototype.scale = 25.0  # of the cosines
     c.model.prototype.rank = 0  # of a learned map that all classes share; 0 = none
@@ -77,10 +87,11 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
 
     c.memory = ConfigDict()
     c.memory.dir = ""  # "" = <workdir>/memory
+    c.memory.kept_keys = ""  # a folder that keeps E's keys of plain images for all runs (no thumbnails then); "" = none
     c.memory.k = 30  # neighbours whose texts T reads
     c.memory.metric = "cosine"  # cosine | l2
     c.memory.precision = "auto"  # of the stored keys: float32 | float16 | auto (float16 for the _sq indexes)
-    c.memory.index = "hnsw"  # hnsw | hnsw_sq | ivf_sq | flat | device | milvus | auto: see rac_jax/memory/index/
+    c.memory.index = "hnsw"  # hnsw | hnsw_sq | ivf_sq | ivf_rabitq | flat | device | milvus | auto: see memory/index/
     c.memory.device_dtype = "bfloat16"  # index "device": keys on the devices: bfloat16 | float16 | float32 (exact)
     c.memory.milvus_uri = ""  # index "milvus": the server, as http://host:19530, or a file for milvus-lite
     c.memory.hnsw_m = 32  # links of a node
@@ -90,7 +101,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     # callback | pipelined (the same neighbours, looked up a step ahead) | cached (once, for the plain image) |
     # auto: pipelined on GPUs and TPUs, where a callback would stall the device, and callback on CPUs
     c.memory.lookup = "auto"
-    c.memory.cache = ""  # lookup "cached": the folder of what was found; "" = <workdir>/neighbours
+    c.memory.cache = ""  # lookup "cached": the folder of what was computed once; "" = <workdir>/neighbours
     c.memory.keep = ConfigDict()  # use only a part of the rows, drawn by data.seed: first classes, then rows
     c.memory.keep.classes = 1.0  # share of the classes
     c.memory.keep.share = 1.0  # share of the rows of those classes
@@ -98,6 +109,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.exclude = "id"  # in training, leave out: id (the query itself) | first | none
     c.memory.duplicates = 0.9999  # with exclude "id", leave out rows of other sources with a key as near; 0 = off
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
+    c.memory.thumbnails = -1  # side in pixels of a small JPEG of each row; 0 = none; -1 = 96, up to a million rows
 
     c.loss = ConfigDict()
     c.loss.name = "lace"  # lace | ce | balce | ldam (one voice with a cosine head) | ldam_paper (its margin added)
@@ -121,15 +133,22 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
 
     c.train = ConfigDict()
     c.train.batch_size = 200  # global: over all devices
+    # 0 = a new augmentation at every step. V = each image has V fixed views, itself and V − 1 augmented ones, used in
+    # turn: E's keys and B's blocks below the first that is trained (optim.frozen) are computed once for each view, in
+    # the folder memory.cache, and training decodes no image. B starts from E's weights; memory.lookup is "cached".
+    c.train.views = 0
     c.train.accumulate = 1  # parts that a batch is worked through in, for memory; the same result as in one
     c.train.epochs = 30.0  # 0 = no training
     c.train.steps = 0  # stop here (0 = at the last epoch); the schedule spans the epochs all the same
     c.train.log_every = 20  # steps
-    c.train.calibrate_new = False  # after training, find the offset of classes without training (runs on keys only)
+    c.train.then = ""  # the config that trains B after this run, as configs/folder.py:finetune: its time is estimated
+    c.train.calibrate_sets = True  # after training, keep what sets of labels need (predict --coverage)
+    c.train.calibrate_new = False  # after training, find the offset of classes without training (on E's keys)
 
     c.eval = ConfigDict()
     c.eval.batch_size = 200  # global
     c.eval.split = "test"
+    c.eval.views = 1  # of an image: 1 | 5 (five crops: E's keys and B's logits are averaged), in predictions too
     c.eval.every = 0  # steps between evaluations on val while training; 0 = none
     c.eval.moving_average = 0  # classes in the moving average of the accuracy by class; 0 = a tenth of all classes
     c.eval.show = 4  # retrieval views: so many of random, worst and rescued images; 0 = none
@@ -157,6 +176,54 @@ def instant(c: ConfigDict) -> None:
     c.optim.update(name="sgd", learning_rate=0.05, min_learning_rate=0.0, warmup_epochs=0.0, weight_decay=0.01)
     c.optim.clip = 1e3
     c.train.update(batch_size=128, epochs=20.0, calibrate_new=True)
+
+
+def finetuned(c: ConfigDict) -> None:
+    """B's upper blocks trained with the memory's voices beside it, in a third of the time of the paper's RAC.
+
+    The lower blocks are frozen and shared with E; their output is computed once for a few views of each image.
+    """
+    c.model.voices, c.model.fusion = "base+vote+prototype", "sum"
+    c.model.head, c.model.head_start, c.model.drop_path = "cosine", "means", 0.0
+    c.model.prototype.rank = 32
+    c.model.dtype = "float32"
+    c.memory.k, c.memory.lookup = 50, "cached"
+    c.loss.smoothing = 0.0
+    c.optim.frozen = r"base\.(stem|blocks\.([0-9]|10)\.)"
+    c.optim.update(learning_rate=1e-3, min_learning_rate=0.0, warmup_epochs=0.5, weight_decay=5e-4)
+    c.train.update(views=4, epochs=8.0, batch_size=64, then="", calibrate_new=True)
+
+
+MODELS = ("lite2", "minilm", "clip")  # words that select other models in the variant of a config, as :rac+lite2+minilm
+
+
+def without_models(variant: str) -> tuple[str, tuple[str, ...]]:
+    """A variant without the words of MODELS, and those words."""
+    words = variant.split("+")
+    return "+".join(word for word in words if word not in MODELS), tuple(word for word in words if word in MODELS)
+
+
+def with_models(c: ConfigDict, words: Collection[str]) -> ConfigDict:
+    """The config with other models: lite2 (E, B: EfficientNet-Lite2), minilm (T: MiniLM, pretrained), clip (CLIP)."""
+    if "lite2" in words:
+        for role in ("encoder", "base"):
+            if c.model[role].name != KEYS:
+                c.model[role].update(name="efficientnet_lite2", weights="efficientnet_lite2:imagenet")
+        if c.optim.frozen:
+            c.optim.frozen = r"base\.(stem|blocks\.([0-9]|1[0-4])\.)"  # up to the last stage but one, as for Lite0
+    if "clip" in words:
+        for role in ("encoder", "base"):
+            c.model[role].update(name="clip_image_b16", weights="clip_b16")
+        c.model.text.update(name="clip_text", weights="clip_b16", width=0, depth=0, heads=0, projection=0)
+        c.model.head_start = "text" if c.model.head == "cosine" else c.model.head_start
+    if "minilm" in words:
+        if "text" not in voices(c):
+            raise ConfigError(f"{c.name} has no voice that reads texts; +minilm needs a variant with one, as :rac")
+        c.model.text.update(name="minilm", weights="minilm", width=0, depth=0, heads=0, projection=0)
+        c.optim.text_learning_rate_factor = 0.2  # pretrained weights are trained more gently
+    c.name = "_".join((c.name, *words))
+    c.train.then = "+".join((c.train.then, *words)) if c.train.then else ""
+    return c
 
 
 def adapted(c: ConfigDict, classes: int, blocks: int = 12) -> None:
@@ -219,8 +286,9 @@ def options(encoder: ConfigDict) -> dict[str, Any]:
 # Whether the data are the same is checked by data/record.py.
 FREE = (
     "name", "compiled", "weights_dir", "data.root", "data.lists", "data.keep_share", "data.keep_classes",
-    "data.workers", "memory.dir", "memory.cache",
-    "memory.encode_batch", "train.steps", "train.accumulate", "train.log_every", "eval", "checkpoint", "mesh",
+    "data.workers", "memory.dir", "memory.cache", "memory.kept_keys", "memory.encode_batch", "memory.thumbnails",
+    "train.calibrate_sets", "train.steps", "train.accumulate", "train.log_every", "train.then", "eval", "checkpoint",
+    "mesh",
 )  # fmt: skip
 
 

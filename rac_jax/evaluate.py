@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
 from flax import nnx
 from ml_collections import ConfigDict
@@ -14,11 +15,13 @@ from tqdm import tqdm
 
 from rac_jax import config as configs
 from rac_jax import data, metrics, sharding
+from rac_jax.calibration import coverage
+from rac_jax.calibration.coverage import SetCounts
 from rac_jax.checkpoints import Checkpoints, warn_of_other_memory
 from rac_jax.data import evaluation, pipeline, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.metrics import Counts
-from rac_jax.models.rac import FUSED, VOICES
+from rac_jax.models.rac import FUSED, PAPER, VOICES
 from rac_jax.models.voices import Neighbours
 from rac_jax.report import predictions, tables
 from rac_jax.report.predictions import Predictions, Votes
@@ -27,7 +30,8 @@ from rac_jax.run import Run
 from rac_jax.runtime import files, processes, workdirs
 from rac_jax.weights import parameters
 
-ANSWERS = (FUSED, *VOICES)  # the order of every table
+IMAGES = "images"  # a folder of the run's: pictures that were given as arrays (see rac_jax/api), with tables of them
+ANSWERS = (FUSED, *VOICES, PAPER)  # the order of every table
 NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E knows without training
 
 Accuracy = dict[str, dict[str, float]]  # by voice, by group
@@ -39,6 +43,7 @@ def restore(config: ConfigDict, workdir: Path, step: int | None, *, split: str =
     With a `split`, the data of the config are loaded to evaluate on. Otherwise no data set is read.
     """
     workdirs.check(config, workdir)
+    config = with_own_table(config, workdir)
     with Checkpoints.read(workdir) as checkpoints:
         checkpoints.require(step)
         trained_on = record.read(workdir)
@@ -54,6 +59,18 @@ def restore(config: ConfigDict, workdir: Path, step: int | None, *, split: str =
         warn_of_other_memory(step, info, run.memory_record())
     run = run.with_offset(info.get("offset", 0.0))
     return run, state["params"], state["stats"], step
+
+
+def with_own_table(config: ConfigDict, workdir: Path) -> ConfigDict:
+    """The config with the table of the pictures in the run's own folder, also if this was copied or moved."""
+    kind, _, file = config.data.name.partition(":")
+    inside = Path(*Path(file).parts[-3:])  # images/<name>/<table>
+    here = Path(file).is_absolute() and Path(file).exists()
+    if kind != "table" or here or inside.parts[:1] != (IMAGES,) or not (workdir / inside).is_file():
+        return config
+    config = config.copy_and_resolve_references()
+    config.data.name = f"table:{(workdir / inside).resolve()}"
+    return config
 
 
 def _check_classes(config: ConfigDict, workdir: Path, trained_on: record.Record, dataset: Dataset) -> None:
@@ -88,7 +105,9 @@ def evaluate(
     board: TensorBoard,
 ) -> Accuracy:
     """Evaluate a split: print the table, write `eval/<split>*` and draw `report/`."""
-    counts, predicted = answers(run, params, stats, split)
+    kept = coverage.read(workdir, step)
+    sets = SetCounts(kept, run.class_rows) if kept else None
+    counts, predicted = answers(run, params, stats, split, sets)
     accuracy = accuracies(run, counts)
     nearest = {NEAREST: accuracy.pop(NEAREST)} if NEAREST in accuracy else {}
     result = {
@@ -100,6 +119,8 @@ def evaluate(
         "calibration_error": calibration_errors(predicted),
         **run.memory_record(),
     }
+    if sets:
+        result["coverage"] = sets.summary(metrics.groups(run.class_counts, run.classes.trained))
     note = ""
     if run.retriever is not None and "text" in accuracy:
         k, fitting = run.config.memory.k, round(run.retriever.mean_fitting, 2)
@@ -130,7 +151,11 @@ def calibration_errors(predicted: Predictions) -> dict[str, float]:
 
 def _calibration(result: dict[str, Any]) -> str:
     errors = ", ".join(f"{voice} {100 * error:.1f}" for voice, error in result["calibration_error"].items())
-    return f"calibration error (ECE) in %: {errors}\n"
+    text = f"calibration error (ECE) in %: {errors}\n"
+    if "coverage" in result:
+        rows = tables.columns(tables.coverage_rows(result["coverage"]))
+        text += f"sets of labels: how many images are covered, in how many labels\n{rows}\n"
+    return text
 
 
 def count(run: Run, params: Any, stats: Any, split: str) -> dict[str, Counts]:
@@ -138,12 +163,15 @@ def count(run: Run, params: Any, stats: Any, split: str) -> dict[str, Counts]:
     return answers(run, params, stats, split)[0]
 
 
-def answers(run: Run, params: Any, stats: Any, split: str) -> tuple[dict[str, Counts], Predictions]:
-    """Per-class counts of every voice over a split, and its answers for each image."""
+def answers(
+    run: Run, params: Any, stats: Any, split: str, sets: SetCounts | None = None
+) -> tuple[dict[str, Counts], Predictions]:
+    """Per-class counts of every voice over a split, and its answers for each image. `sets` are counted, too."""
     config = run.config
     images, size = run.dataset.split(split), sharding.padded_size(config.eval.batch_size, run.mesh.size)
     transform = data.eval_transform(config) if run.needs_images else None
-    batches = pipeline.eval_batches(images, transform, batch_size=size, workers=config.data.workers)
+    workers = config.data.workers if transform else 0
+    batches = pipeline.eval_batches(images, transform, batch_size=size, workers=workers)
     renumbered = ({**batch, "label": run.labels[batch["label"]]} for batch in batches)
     eval_step = make_eval_step(run)
     total: dict[str, Counts] = {}
@@ -154,9 +182,17 @@ def answers(run: Run, params: Any, stats: Any, split: str) -> tuple[dict[str, Co
             run.check()
             for name, arrays in counted.items():
                 total[name] = total[name] + Counts(*arrays) if name in total else Counts(*arrays)
+            if sets:
+                sets.add(said["probabilities"][said["mask"]], said["label"][said["mask"]])
             predicted.append(_unpadded(said))
             bar.update(min(size, len(images) - bar.n))
     return {name: total[name] for name in (*ANSWERS, NEAREST) if name in total}, predictions.concatenate(predicted)
+
+
+def of_true(run: Run, params: Any, stats: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """The probability that a run gives the true label of each image of a split, and the labels: [N] each."""
+    predicted = answers(run, params, stats, split)[1]
+    return predicted.votes[run.model.output].of_true, predicted.label
 
 
 @functools.lru_cache(maxsize=1)  # evaluations while training share what the first one compiled
@@ -166,14 +202,16 @@ def make_eval_step(run: Run) -> Callable[..., tuple[dict[str, jax.Array], Any]]:
 
     def eval_step(params: Any, stats: Any, batch: dict[str, jax.Array], found: Any, knowledge: Any) -> Any:
         labels, mask = batch["label"], batch["mask"]
-        model = nnx.merge(graph, params, stats)
-        logits = model(batch.get("image"), Neighbours.of(found), knowledge)
+        model = nnx.merge(graph, sharding.gathered(run.mesh, params), stats)
+        logits = model.with_paper(model(batch.get("image"), Neighbours.of(found), knowledge))
+        known = model.probabilities(logits)  # before the padding, since the paper's fusion takes norms over classes
+        probabilities = {voice: _padded(values, classes) for voice, values in known.items()}
         logits = {voice: _for_all(values, classes) for voice, values in logits.items()}
         counts = {voice: metrics.batch_counts(values, labels, mask) for voice, values in logits.items()}
         nothing = jnp.zeros((len(labels), 0))
         said: dict[str, Any] = {"id": batch["id"], "label": labels, "mask": mask}
         said |= {"rows": nothing.astype(jnp.int32), "similarities": nothing}
-        said["votes"] = _votes(model.probabilities(logits), labels)
+        said["votes"], said["probabilities"] = _votes(probabilities, labels), probabilities[model.output]
         if found is not None:
             named = classes_of(knowledge.row_label, found["rows"])
             counts[NEAREST] = metrics.nearest_counts(named, labels, mask, classes)
@@ -188,6 +226,11 @@ def _for_all(logits: jax.Array, classes: int) -> jax.Array:
     missing = classes - logits.shape[1]
     lowest = jnp.min(logits, axis=1, keepdims=True) - 30.0
     return jnp.concatenate([logits, jnp.broadcast_to(lowest, (len(logits), missing))], axis=1) if missing else logits
+
+
+def _padded(probabilities: jax.Array, classes: int) -> jax.Array:
+    """Probabilities for all classes: 0 for a class that a voice does not know."""
+    return jnp.pad(probabilities, ((0, 0), (0, classes - probabilities.shape[1])))
 
 
 def _votes(probabilities: dict[str, jax.Array], labels: jax.Array) -> dict[str, Any]:
@@ -226,12 +269,10 @@ def classes_of(row_class: jax.Array, rows: jax.Array) -> jax.Array:
     return jnp.where(rows < 0, -1, row_class[rows])
 
 
-@jax.jit
-def share_of_true_class(row_class: jax.Array, rows: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
-    """The share of the neighbours [B, k] that have the label [B] of their query; padding is ignored."""
-    counted = (rows >= 0) & mask[:, None].astype(bool)
-    matches = (classes_of(row_class, rows) == labels[:, None]) & counted
-    return jnp.sum(matches) / jnp.maximum(jnp.sum(counted), 1)
+def share_of_true_class(row_class: jax.Array, rows: jax.Array, labels: jax.Array) -> jax.Array:
+    """For each query, the share of its neighbours [B, k] that have its label [B]: [B]."""
+    matches = jnp.sum(classes_of(row_class, rows) == labels[:, None], axis=1)
+    return matches / jnp.maximum(jnp.sum(rows >= 0, axis=1), 1)
 
 
 def _per_class(run: Run, counts: dict[str, Counts]) -> dict[str, Any]:

@@ -45,6 +45,10 @@ def main(argv: list[str]) -> None:
     logging.info("%s in %s on %d × %s", MODE.value, workdir, jax.device_count(), jax.default_backend())
     if MODE.value == "train":
         train.train(config, workdir, profile=PROFILE.value)
+        if config.train.then:
+            from rac_jax.compile import outlook  # only short runs have it
+
+            outlook.say(config, workdir)
     else:
         split = SPLIT.value or config.eval.split
         evaluate.evaluate_checkpoint(config, workdir, step=STEP.value, split=split)

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from rac_jax.config import ConfigError, roles
+from rac_jax.config import ConfigError
 
 UNDECAYED = ("class_token", "position_embedding", "logit_scale")
 FROZEN = "frozen"
@@ -29,26 +29,26 @@ def total_steps(config: ConfigDict, images: int) -> int:
     return round(config.train.epochs * steps_per_epoch(images, config.train.batch_size))
 
 
-def schedule(config: ConfigDict, images: int) -> optax.Schedule:
-    """Learning rate by step: a straight line up, then a cosine down."""
+def schedule(config: ConfigDict, images: int, xp: Any = jnp) -> optax.Schedule:
+    """Learning rate by step: a straight line up, then a cosine down. `xp` is jax.numpy, or numpy for the host."""
     optim = config.optim
     total = total_steps(config, images)
     warmup = max(0, min(round(optim.warmup_epochs * steps_per_epoch(images, config.train.batch_size)), total - 1))
     low, high = optim.min_learning_rate, optim.learning_rate
 
     def rate(step: Any) -> jax.Array:
-        now = jnp.asarray(step, jnp.float32)
+        now = xp.asarray(step, xp.float32)
         rising = now / max(warmup, 1)
-        falling = 0.5 + 0.5 * jnp.cos(math.pi * jnp.minimum((now - warmup) / max(total - warmup, 1), 1.0))
-        return low + (high - low) * jnp.where(now < warmup, rising, falling)
+        falling = 0.5 + 0.5 * xp.cos(math.pi * xp.minimum((now - warmup) / max(total - warmup, 1), 1.0))
+        return low + (high - low) * xp.where(now < warmup, rising, falling)
 
     return rate
 
 
 def learning_rate(config: ConfigDict, images: int) -> Callable[[int], float]:
-    """The schedule as a function for the host."""
-    program = jax.jit(schedule(config, images))
-    return lambda step: float(jax.device_get(program(jax.device_put(np.int32(step)))))
+    """The schedule as a function for the host, which asks no device."""
+    rate = schedule(config, images, np)
+    return lambda step: float(rate(step))
 
 
 def from_config(config: ConfigDict, images: int) -> optax.GradientTransformation:
@@ -118,7 +118,7 @@ def not_trained(config: ConfigDict, params: Any) -> Any:
     pattern = config.optim.frozen
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(params)]
     mask = [bool(pattern) and re.match(pattern, name) is not None for name in names]
-    absent = {"base", "text"} - set(roles(config))  # so that one pattern works for all variants of a config
+    absent = {"base", "text"} - set(params)  # so that one pattern works for all variants of a config
     of_the_absent = any(pattern.startswith(role) for role in absent)
     if pattern and not of_the_absent and (all(mask) or not any(mask)):
         raise ConfigError(

@@ -98,10 +98,15 @@ RULES: dict[str, Rule] = {
     "data.lists": TEXT,
     "data.text_levels": NAME,
     "data.imbalance": _number(0, 1e6),
+    "data.images": _integer(0),
+    "data.frequent": _integer(0),
     "data.val_share": _below_1(),
     "data.test_share": _below_1(),
     "data.keep_share": _above_0(1),
     "data.keep_classes": _above_0(1),
+    "data.caption": TEXT,
+    "data.label_noise": _below_1(),
+    "data.noise_in": _choice("training", "memory", "both"),
     "data.on_bad_image": _choice("error", "skip"),
     "data.seed": SEED,
     "data.image_size": _integer(1, 4096),
@@ -121,19 +126,22 @@ RULES: dict[str, Rule] = {
     "model.vote.temperature": _above_0(1e3, least=1e-3),
     "model.vote.tau": _number(0, 10),
     "model.vote.epsilon": _above_0(1, least=1e-12),
+    "model.vote.reliability": _integer(0, 1000),
     "model.prototype.scale": _above_0(1e4),
     "model.prototype.rank": _integer(0, 2**14),
     **{f"model.{role}.{name}": rule for role in ("base", "encoder", "text") for name, rule in ENCODER.items()},
     "model.head": _choice("linear", "cosine"),
-    "model.head_start": _choice("random", "means"),
+    "model.head_start": _choice("random", "means", "text"),
+    "model.prompt": Rule(lambda value: TEXT.allows(value) and value.count("{}") == 1, "a text of one line with one {}"),
     "model.scale": _choice("paper", "sqrt", "learned"),
     "model.drop_path": _below_1(),
     "model.dtype": _choice("bfloat16", "float32"),
     "memory.dir": TEXT,
+    "memory.kept_keys": TEXT,
     "memory.k": _integer(1, 2**14),
     "memory.metric": _choice("cosine", "l2"),
     "memory.precision": _choice("auto", "float32", "float16"),
-    "memory.index": _choice("hnsw", "hnsw_sq", "ivf_sq", "flat", "device", "milvus", "auto"),
+    "memory.index": _choice("hnsw", "hnsw_sq", "ivf_sq", "ivf_rabitq", "flat", "device", "milvus", "auto"),
     "memory.device_dtype": _choice("bfloat16", "float16", "float32"),
     "memory.milvus_uri": TEXT,
     "memory.hnsw_m": _integer(2, 512),  # FAISS crashes on 1
@@ -148,6 +156,7 @@ RULES: dict[str, Rule] = {
     "memory.exclude": _choice("id", "first", "none"),
     "memory.duplicates": SHARE,
     "memory.encode_batch": BATCH,
+    "memory.thumbnails": _integer(-1, 1024),
     "loss.name": _choice("lace", "ce", "balce", "ldam", "ldam_paper"),
     "loss.tau": _number(0, 100),
     "loss.reweight": _choice("none", "inverse_sqrt", "inverse_log"),
@@ -165,13 +174,17 @@ RULES: dict[str, Rule] = {
     "optim.epsilon": _above_0(1),
     "optim.clip": _above_0(1e9),
     "train.batch_size": BATCH,
+    "train.views": _integer(0, 1000),
     "train.accumulate": _integer(1),
     "train.epochs": _number(0, 1e4),  # 0: no training
     "train.steps": _integer(0),
     "train.log_every": _integer(1),
+    "train.then": TEXT,
+    "train.calibrate_sets": SWITCH,
     "train.calibrate_new": SWITCH,
     "eval.batch_size": BATCH,
     "eval.split": NAME,
+    "eval.views": Rule(lambda value: type(value) is int and value in (1, 5), "1 or 5"),
     "eval.every": _integer(0),
     "eval.moving_average": _integer(0),
     "eval.show": _integer(0, 1000),
@@ -210,8 +223,18 @@ def _relations(config: ConfigDict, devices: int) -> Iterator[tuple[str, bool, st
     words = "lace, ce or balce with several voices: LDAM's margins are in cosines of one voice"
     yield "loss.name", one_cosine, words
     same = config.model.base.name == KEYS or config.model.base.weights == config.model.encoder.weights != ""
-    from_means = config.model.head_start == "random" or ("encoder" in roles(config) and same)
+    trained_base = "base" in roles(config)
+    yield "train.views", not train.views or memory.lookup == "cached", "0 unless memory.lookup is cached"
+    words = "0 unless B starts as E (model.base and model.encoder have the same fields) and a voice uses the memory"
+    shares = same and _blocks(config, "base") == _blocks(config, "encoder")
+    yield "train.views", not train.views or not trained_base or ("encoder" in roles(config) and shares), words
+    yield "train.views", not train.views or not update, "0 with batch_norm=update, which changes frozen blocks"
+    from_means = config.model.head_start != "means" or ("encoder" in roles(config) and same)
     yield "model.head_start", from_means, "random unless B starts from E's weights and a voice uses the memory"
+    base, text = config.model.base, config.model.text
+    towers = base.name.startswith("clip_image") and text.name == "clip_text" and base.weights == text.weights != ""
+    words = "random or means unless B is CLIP's image tower and model.text its text tower, with the same weights"
+    yield "model.head_start", config.model.head_start != "text" or (trained_base and towers), words
     summed = len(speaking) == 1 or config.model.fusion == "sum" or speaking == ("base", "text")
     yield "model.fusion", summed, "sum for other voices than base+text"
     balanced = config.loss.name != "balce" or config.loss.reweight == "none"
@@ -224,6 +247,11 @@ def _relations(config: ConfigDict, devices: int) -> Iterator[tuple[str, bool, st
     yield "data.test_share", held_out < 1, f"below 1 together with data.val_share ({config.data.val_share})"
     fits = config.optim.warmup_epochs <= train.epochs or train.epochs == 0
     yield "optim.warmup_epochs", fits, f"at most train.epochs ({train.epochs})"
+
+
+def _blocks(config: ConfigDict, role: str) -> dict[str, Any]:
+    """What decides the output of a model's blocks, as long as its adapters are zero."""
+    return {name: value for name, value in config.model[role].items() if name not in ("adapter", "remat", "batch_norm")}
 
 
 def _require(holds: bool, config: ConfigDict, name: str, wanted: str) -> None:

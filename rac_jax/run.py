@@ -19,9 +19,10 @@ from rac_jax.data.record import Record
 from rac_jax.memory import build
 from rac_jax.memory.manifest import ENABLED
 from rac_jax.memory.store import Memory
+from rac_jax.models import cut
 from rac_jax.models.rac import RAC, VoiceSettings
 from rac_jax.models.voices import Knowledge
-from rac_jax.retrieval import encoder, feed, knowledge, retriever, tokenizers
+from rac_jax.retrieval import encoder, feed, knowledge, prompts, reliability, retriever, tokenizers
 from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.knowledge import Classes
 from rac_jax.retrieval.retriever import Retriever
@@ -91,7 +92,7 @@ class Run:
           trained_on: what its data.json says.
           dataset: to evaluate on; without it, the run answers single images.
         """
-        mesh, config = sharding.make_mesh(config), _with_own_files(config, workdir)
+        mesh, config = sharding.make_mesh(config), with_own_files(config, workdir)
         _require_weights(config, [role for role in configs.roles(config) if role == "encoder"])
         memory = e = None
         if "encoder" in configs.roles(config):
@@ -120,7 +121,8 @@ class Run:
         assert self.retriever is not None
         before, dataset = self.retriever, dataset or self.dataset
         classes = knowledge.classes_of(self.classes.names[: self.classes.trained], memory, dataset.class_names)
-        known = knowledge.read(memory, classes, self.mesh).replace(offset=before.knowledge.offset)
+        weights = reliability.weights(self.config, memory, before.cache)
+        known = knowledge.read(memory, classes, self.mesh, weights).replace(offset=before.knowledge.offset)
         snippets = before.lookup.snippets
         found = retriever.assemble(
             self.config,
@@ -133,7 +135,9 @@ class Run:
             train_fingerprint=before.train_fingerprint,
             training=False,
         )
-        found = dataclasses.replace(found, keys_program=before.keys_program)  # compiled already
+        found = dataclasses.replace(  # compiled already
+            found, keys_program=before.keys_program, see_program=before.see_program
+        )
         counts = _padded(self.class_counts[: self.classes.trained], len(classes))
         return dataclasses.replace(self, dataset=dataset, classes=classes, class_counts=counts, retriever=found)
 
@@ -153,7 +157,7 @@ class Run:
     @property
     def needs_images(self) -> bool:
         """Whether a step needs the images themselves: for B, or to look up augmented ones."""
-        return "base" in configs.roles(self.config) or feed.lookup_of(self.config) != "cached"
+        return feed.needs_images(self.config)
 
     @functools.cached_property
     def labels(self) -> np.ndarray:
@@ -165,6 +169,11 @@ class Run:
         """A text for each class; a class that only the memory has is called by its name."""
         known = dict(zip(self.dataset.class_names, self.dataset.class_texts, strict=True))
         return tuple(known.get(name, name) for name in self.classes.names)
+
+    @functools.cached_property
+    def class_rows(self) -> np.ndarray:
+        """How many rows of the memory each class has now; without a memory, how many training images: [L]."""
+        return self.class_counts if self.retriever is None else np.asarray(self.retriever.knowledge.counts)
 
     def with_offset(self, offset: float) -> "Run":
         """The same run with another offset for the fused logits of classes without training."""
@@ -187,11 +196,11 @@ class Run:
         if self.retriever is None:
             return {"memory": None, "sources": {}, "offset": 0.0}
         found = self.retriever.memory.manifest
-        rows = {source.name: source.rows for source in found.sources if source.state == ENABLED}
+        rows = found.rows_by_source(ENABLED)
         return {"memory": found.fingerprint, "sources": rows, "offset": float(self.retriever.knowledge.offset)}
 
     def read_weights(self) -> dict[str, np.ndarray]:
-        """The arrays of the weights files of B and T, and a head made of class means, by the model's paths."""
+        """The arrays of the weights files of B and T, and a head made of class means or of texts, by path."""
         trained = [role for role in configs.roles(self.config) if role != "encoder"]
         arrays = {
             f"{role}.{path}": array
@@ -202,6 +211,8 @@ class Run:
             known = self.retriever.knowledge
             means = np.asarray(known.sums) / np.maximum(np.asarray(known.counts), 1)[:, None]
             arrays["base_head.kernel"] = means[: self.classes.trained].T
+        if self.config.model.head_start == "text":
+            arrays["base_head.kernel"] = prompts.head(self.config, self.class_texts[: self.classes.trained])
         return arrays
 
     def check(self) -> None:
@@ -215,7 +226,7 @@ def memory_folder(config: ConfigDict, workdir: Path) -> Path:
     return Path(config.memory.dir) if config.memory.dir else workdir / "memory"
 
 
-def _with_own_files(config: ConfigDict, workdir: Path) -> ConfigDict:
+def with_own_files(config: ConfigDict, workdir: Path) -> ConfigDict:
     """The config with the files that an exported run brings along."""
     config = config.copy_and_resolve_references()
     for folder, role in ((ENCODER, "encoder"), (VOCABULARY, "text")):
@@ -243,13 +254,14 @@ def _assembled(
     """A run of its loaded parts."""
     found = None
     if memory is not None and e is not None:
+        cache = Path(config.memory.cache) if config.memory.cache else workdir / "neighbours"
         found = retriever.assemble(
             config,
             tokenizer,
             memory,
             e,
-            knowledge.read(memory, classes, mesh),
-            cache=Path(config.memory.cache) if config.memory.cache else workdir / "neighbours",
+            knowledge.read(memory, classes, mesh, reliability.weights(config, memory, cache)),
+            cache=cache,
             mesh=mesh,
             train_fingerprint=train_fingerprint(),
             training=training,
@@ -299,7 +311,8 @@ def _model(config: ConfigDict, num_classes: int, key_width: int, tokenizer: Toke
         cosine_head=m.head == "cosine" or config.loss.name.startswith("ldam"),
         unit_keys=config.memory.metric == "cosine",
     )
-    return RAC(base, text, num_classes=num_classes, key_width=key_width, settings=settings, rngs=rngs)
+    blocks = cut.of(config, base) if base is not None else 0
+    return RAC(base, text, num_classes=num_classes, key_width=key_width, settings=settings, cut=blocks, rngs=rngs)
 
 
 def from_shapes(config: ConfigDict, dataset: Dataset, tokenizer: Tokenizer | None, key_width: int, mesh: Mesh) -> Run:

@@ -4,6 +4,7 @@ Axes: `data` splits the batch; `fsdp` splits the batch too, and with it the para
 state. The class axis is never split: 365 or 8,142 classes do not divide evenly.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,6 +80,36 @@ def _split(path: str, shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
         return PartitionSpec()
     widest = max(candidates, key=lambda axis: shape[axis])
     return PartitionSpec(*("fsdp" if axis == widest else None for axis in range(len(shape))))
+
+
+def gathered(mesh: Mesh, params: Any) -> Any:
+    """Parameters as a model uses them inside a program: whole on every device. Their gradients come back split.
+
+    A step then splits its arithmetic by the batch alone. Left to itself, XLA also splits activations by features,
+    because the kernels are split so, and sends them between devices in every layer.
+    """
+
+    def gather(path: tuple, leaf: jax.Array) -> jax.Array:
+        spec = _split(jax.tree_util.keystr(path), leaf.shape, mesh.shape["fsdp"])
+        return leaf if spec == PartitionSpec() else _gather(leaf, NamedSharding(mesh, spec))
+
+    return jax.tree_util.tree_map_with_path(gather, params)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _gather(split: jax.Array, place: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(split, NamedSharding(place.mesh, PartitionSpec()))
+
+
+def _gather_forward(split: jax.Array, place: NamedSharding) -> tuple[jax.Array, None]:
+    return _gather(split, place), None
+
+
+def _gather_backward(place: NamedSharding, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (jax.lax.with_sharding_constraint(gradient, place),)
+
+
+_gather.defvjp(_gather_forward, _gather_backward)
 
 
 def padded_size(batch_size: int, devices: int, parts: int = 1) -> int:

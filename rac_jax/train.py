@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import calibrate, data, evaluate, losses, optimizer, sharding
+from rac_jax import data, evaluate, losses, optimizer, sharding
+from rac_jax.calibration import held_out, new_classes
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline, record
-from rac_jax.models.rac import FUSED
 from rac_jax.models.voices import LeftOut, Neighbours
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.retrieval import feed
@@ -61,18 +62,18 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
                     state = loop(progress, state, step, hooks)
             elif not first:
                 checkpoints.save(0, state, run.memory_record())
+            done = max(first, last)
+            on_val = functools.partial(evaluate.of_true, run, state.params, state.stats, "val")
+            held_out.keep_coverage(run, done, workdir, on_val=on_val)
             if evaluated:
-                evaluate.evaluate(run, state.params, state.stats, max(first, last), config.eval.split, workdir, board)
+                evaluate.evaluate(run, state.params, state.stats, done, config.eval.split, workdir, board)
 
 
 def _offset(run: Run, checkpoints: Checkpoints, first: int, last: int) -> float:
     """The offset of classes without training: of the checkpoint, or found now if the config asks for it."""
     if first:
         return checkpoints.run_info(first).get("offset", 0.0)
-    if not (run.config.train.calibrate_new and last and run.retriever) or run.model.output != FUSED:
-        return 0.0  # only fused logits have an offset
-    keys = feed.keys_of(run.config, run.retriever, run.mesh, run.dataset, "train")
-    return calibrate.offset(run, keys, run.dataset.split("train").labels)
+    return new_classes.offset(run) if run.config.train.calibrate_new and last else 0.0
 
 
 def last_step(run: Run, state: "State") -> int:
@@ -116,13 +117,13 @@ TrainStep = Callable[[State, dict[str, jax.Array], Any, Any], tuple[State, Metri
 
 def compiled_step(run: Run, tx: optax.GradientTransformation) -> TrainStep:
     """The train step of a run, jitted for its mesh. The state is donated."""
-    step = make_train_step(run.config, nnx.graphdef(run.model), tx, run.dataset.class_counts, devices=run.mesh.size)
+    step = make_train_step(run.config, nnx.graphdef(run.model), tx, run.dataset.class_counts, mesh=run.mesh)
     places = sharding.shardings(abstract_state(run, tx))
     return jax.jit(step, out_shardings=(places, sharding.replicated(run.mesh)), donate_argnums=0)
 
 
 def make_train_step(
-    config: ConfigDict, graph: Any, tx: optax.GradientTransformation, class_counts: np.ndarray, *, devices: int = 1
+    config: ConfigDict, graph: Any, tx: optax.GradientTransformation, class_counts: np.ndarray, *, mesh: Mesh
 ) -> TrainStep:
     """One update as a pure function: no callback, no host transfer.
 
@@ -130,7 +131,7 @@ def make_train_step(
     divide evenly is padded with masked rows.
     """
     terms = losses.terms(config.loss.name, class_counts, tau=config.loss.tau, reweight=config.loss.reweight)
-    parts, size = config.train.accumulate, config.train.batch_size
+    parts, size, devices = config.train.accumulate, config.train.batch_size, mesh.size
     padding = sharding.padded_size(size, devices, parts) / size
 
     def mean(values: jax.Array, mask: jax.Array) -> jax.Array:
@@ -138,11 +139,13 @@ def make_train_step(
         return (values * mask.astype(jnp.float32) * padding).mean()
 
     def loss_of(params: Any, stats: Any, batch: Any, found: Any, knowledge: Any) -> tuple[jax.Array, Any]:
+        params = sharding.gathered(mesh, params)
         still = optimizer.not_trained(config, params)
         params = jax.tree.map(lambda leaf, keep: jax.lax.stop_gradient(leaf) if keep else leaf, params, still)
         model = nnx.merge(graph, params, stats)
         labels, mask = batch["label"], batch["mask"]
-        left_out = LeftOut(labels, found["inside"]) if found else None
+        own = (found["own_label"], found["inside"], found["own_weight"], found.get("own_key")) if found else None
+        left_out = LeftOut(*own) if own else None
         arguments = batch.get("image"), Neighbours.of(found), knowledge
         logits = model(*arguments, train=True, keys=batch["key"], left_out=left_out)
         loss = jnp.float32(0.0)
@@ -150,6 +153,9 @@ def make_train_step(
             answer = logits[voice][:, : len(class_counts)]  # classes that only the memory has are not trained
             loss += mean(losses.general(answer, labels, terms, config.loss.smoothing), mask)
         right = {f"accuracy_{voice}": mean(_right(values, labels), mask) for voice, values in logits.items()}
+        if found and knowledge:
+            share = evaluate.share_of_true_class(knowledge.row_label, found["rows"], labels)
+            right["neighbours_of_true_class"] = mean(share, mask)
         return loss, ({"loss": loss, **right}, parameters.split(model)[2])
 
     gradient = jax.grad(loss_of, has_aux=True)
@@ -232,6 +238,16 @@ class Progress:
         bar = tqdm(initial=first, total=end, desc="train", unit="step", disable=not processes.first())
         return cls(run, first, end, breakdown, in_flight, bar)
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether waiting for the devices costs nothing: accelerators would run dry meanwhile."""
+        return self.run.mesh.devices.flat[0].platform == "cpu"
+
+    def measures(self, step: int) -> bool:
+        """Whether the parts of this step are timed, for which the host waits: on accelerators in the first record."""
+        every = self.run.config.train.log_every
+        return step % every == 0 and (self.on_cpu or step - self.first <= every)
+
 
 @dataclasses.dataclass(frozen=True)
 class AfterStep:
@@ -254,7 +270,7 @@ def loop(progress: Progress, state: State, step: TrainStep, hooks: Sequence[Hook
     fed = run.feed(breakdown.batches(_batches(run, progress.first)), split="train", training=True)
     with Interruption() as interruption:
         for number in range(progress.first + 1, progress.end + 1):
-            if number % run.config.train.log_every == 0:
+            if progress.measures(number):
                 in_flight.land_all()
                 breakdown.measure()
             with jax.profiler.StepTraceAnnotation("train", step_num=number):
@@ -281,14 +297,18 @@ def _batches(run: Run, first: int) -> Iterator[pipeline.Batch]:
         data.train_transform(config) if run.needs_images else None,
         batch_size=config.train.batch_size,
         seed=config.seed,
-        workers=config.data.workers,
+        workers=config.data.workers if run.needs_images else 0,
         start=first,
         rows=sharding.padded_size(config.train.batch_size, run.mesh.size, config.train.accumulate),
+        views=config.train.views,
     )
 
 
 def log_hook(progress: Progress, step: TrainStep, board: TensorBoard, started: float) -> Hook:
-    """Write means of the metrics, times, memory and FLOPs to TensorBoard every config.train.log_every steps."""
+    """Write means of the metrics, times, memory and FLOPs to TensorBoard every config.train.log_every steps.
+
+    Accelerators are not waited for: the last steps before a record, still under way, are part of the next one's means.
+    """
     run, config = progress.run, progress.run.config
     learning_rate = optimizer.learning_rate(config, len(run.dataset.split("train")))
     logged, work = progress.first, 0.0
@@ -303,11 +323,13 @@ def log_hook(progress: Progress, step: TrainStep, board: TensorBoard, started: f
             work = step_flops(run, step, now)
         if not (now.last or now.step % config.train.log_every == 0):
             return
-        values = progress.in_flight.take_means() | progress.breakdown.record(now.step - logged)
+        values = progress.in_flight.take_means(wait=progress.on_cpu or now.last) | progress.breakdown.record(
+            now.step - logged
+        )
         run.check()
         values["images_per_second"] = config.train.batch_size / (1e-3 * values["step_ms"])
         values["learning_rate"] = learning_rate(now.step - 1)
-        values |= retrieval_scalars(run, now.batch, now.found) | monitor.peak_memory()
+        values |= lookup_milliseconds(run) | monitor.peak_memory()
         values |= monitor.arithmetic(work, 1e-3 * values["step_ms"], list(run.mesh.devices.flat))
         board.scalars(now.step, {f"train/{name}": value for name, value in values.items()})
         progress.bar.set_postfix_str(f"loss {values['loss']:.3f}, ms: {monitor.line(values)}", refresh=False)
@@ -360,13 +382,7 @@ def step_flops(run: Run, step: Any, now: AfterStep) -> float:
     return on_each * run.mesh.size
 
 
-def retrieval_scalars(run: Run, batch: dict[str, jax.Array], found: Any) -> dict[str, float]:
-    """How long a lookup on the host takes, and the share of the neighbours that are of the true class."""
-    if run.retriever is None:
-        return {}
-    share = evaluate.share_of_true_class(
-        run.retriever.knowledge.row_label, found["rows"], batch["label"], batch["mask"]
-    )
-    milliseconds = run.retriever.lookup.take_milliseconds()
-    asked = {"lookup_ms": milliseconds} if milliseconds else {}  # absent where neighbours are cached or on the devices
-    return asked | {"neighbours_of_true_class": float(jax.device_get(share))}
+def lookup_milliseconds(run: Run) -> dict[str, float]:
+    """How long a lookup on the host takes; absent where neighbours are cached or on the devices."""
+    milliseconds = run.retriever.lookup.take_milliseconds() if run.retriever else 0.0
+    return {"lookup_ms": milliseconds} if milliseconds else {}

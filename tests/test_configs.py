@@ -13,6 +13,7 @@ from flax import nnx
 from rac_jax import config as configs
 from rac_jax import data, models, rules, train
 from rac_jax.data import dataset
+from rac_jax.retrieval import encoder
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +45,8 @@ def shrink(config):
         (small,) = (fields for name, fields in SMALL.items() if config.model[role].name.startswith(name))
         config.model[role].update(small)
     config.data.image_size, config.data.workers = 32, 0
-    config.model.head_start = "random"  # without published weights B does not start as E
+    if not config.model.encoder.weights:
+        config.model.head_start = "random"  # B does not start as E
     config.memory.k = 5
     config.train.batch_size = config.eval.batch_size = 16
     config.train.steps, config.train.log_every, config.eval.show = 2, 1, 0
@@ -54,7 +56,8 @@ def shrink(config):
 FAST = ("demo", "places")  # one of each kind of models
 
 
-TRAINED = [*NAMES, *(f"{name}:plus" for name in NAMES if "plus" in importlib.import_module(f"configs.{name}").VARIANTS)]
+ALSO = ("plus", "finetune")  # variants with a way of training of their own
+TRAINED = [*NAMES, *(f"{n}:{v}" for n in NAMES for v in importlib.import_module(f"configs.{n}").VARIANTS if v in ALSO)]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in TRAINED])
@@ -67,7 +70,9 @@ def test_config_trains(name, tmp_path, monkeypatch):
     train.train(config, tmp_path)
     result = json.loads((tmp_path / "eval" / f"{config.eval.split}.json").read_text())
     speaking = configs.voices(config)
-    assert result["step"] == 2 and list(result["voices"]) == (["rac", *speaking] if len(speaking) > 1 else [*speaking])
+    beside = ["paper"] if {"base", "text"} <= {*speaking} and config.model.fusion == "sum" else []
+    expected = ["rac", *speaking, *beside] if len(speaking) > 1 else [*speaking]
+    assert result["step"] == 2 and list(result["voices"]) == expected
 
 
 @functools.cache
@@ -93,6 +98,38 @@ def test_every_variant_is_valid_and_builds_its_models(name, variant):
         model = config.model[role]
         expected = model.projection or 512 if role == "text" else widths[model.name]
         assert width_of(json.dumps(model.to_dict()), role, config.data.image_size) == expected
+
+
+@pytest.mark.parametrize("name", ["places", "inat", "imagenet_lt", "cifar100_lt"])
+def test_clip_with_adapters_starts_from_texts(name):
+    config = importlib.import_module(f"configs.{name}").get_config("plus+clip")
+    rules.validate(config, devices=jax.device_count())
+    assert config.model.head_start == "text" and config.model.base.adapter and config.name == f"{name}_plus_clip"
+    assert width_of(json.dumps(config.model.base.to_dict()), "base", 224) == 512  # with CLIP's projection
+
+
+@pytest.mark.parametrize(
+    "variant, blocks", [("demo:instant+lite2", 0), ("folder:finetune+lite2", 15), ("demo:rac+minilm", 0)]
+)
+def test_larger_models_are_a_word(variant, blocks):
+    name, _, variant = variant.partition(":")
+    config = importlib.import_module(f"configs.{name}").get_config(variant)
+    rules.validate(config, devices=jax.device_count())
+    assert config.name == f"{name}_{variant.replace('+', '_')}"
+    if "lite2" in variant:
+        assert config.model.encoder.name == config.model.base.name == "efficientnet_lite2"
+        assert config.model.base.weights == config.model.encoder.weights == "efficientnet_lite2:imagenet"
+        assert encoder.cut_of(config) == blocks
+        assert width_of(json.dumps(config.model.encoder.to_dict()), "encoder", config.data.image_size) == 1280
+    else:
+        assert width_of(json.dumps(config.model.text.to_dict()), "text", 0) == 384
+
+
+def test_a_text_model_needs_a_voice_that_reads():
+    with pytest.raises(
+        configs.ConfigError, match=r"demo_instant has no voice that reads texts; \+minilm needs .* as :rac"
+    ):
+        importlib.import_module("configs.demo").get_config("instant+minilm")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -104,7 +104,7 @@ def test_a_class_that_only_the_memory_has_is_answered_and_goes_with_its_rows(tra
     config, before = instant(), trained[1]
     run, *_ = evaluate.restore(config, copy, None, split="test")
     nines = np.flatnonzero(run.dataset.split("test").labels == 9)
-    keys = np.load(next((copy / "neighbours").glob("keys_test-*.npz")))["keys"]
+    keys = np.load(next((copy / "neighbours").glob("view0_test-*.npy")))["key"]
     add_rows(copy / "memory", keys[nines], ["the ninth"] * len(nines))  # under another name: a new class
     said, _, run = answers(config, copy)
     assert run.classes.names[-1] == "the ninth" and run.classes.trained == 10
@@ -148,5 +148,21 @@ def test_other_voices_train_together(tmp_path, voices):
     config.model.voices, config.model.fusion, config.memory.k = voices, "sum", 5
     config.train.steps = 2
     train.train(config, tmp_path)
-    assert list(table(tmp_path)["voices"]) == ["rac", *voices.split("+")]
+    assert list(table(tmp_path)["voices"]) == ["rac", *voices.split("+"), *(["paper"] if "text" in voices else [])]
     assert all(np.isfinite(list(jax.tree.leaves(table(tmp_path)["voices"]))))
+
+
+def test_new_classes_of_the_memory_change_no_probability_of_the_paper(tmp_path):
+    workdir, config, new = tmp_path, tiny.config(), 3
+    config.train.steps = 2
+    train.train(config, workdir, evaluated=False)
+    before = answers(config, workdir)[1]
+    far = -np.asarray(store.read(workdir / "memory").keys, np.float32).mean(axis=0)  # nobody's neighbours
+    add_rows(workdir / "memory", np.tile(far, (new, 1)), [f"new {number}" for number in range(new)])
+    _, after, run = answers(config, workdir)
+    assert len(run.classes) == 10 + new and set(after.votes) == {"rac", "base", "text"}
+    for voice, votes in before.votes.items():
+        np.testing.assert_array_equal(after.votes[voice].label, votes.label)
+        np.testing.assert_allclose(after.votes[voice].probability, votes.probability, rtol=1e-5)
+    errors = evaluate.calibration_errors(before)
+    assert evaluate.calibration_errors(after) == pytest.approx(errors, rel=1e-4)

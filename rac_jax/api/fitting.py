@@ -14,7 +14,7 @@ from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.config import ConfigError
 from rac_jax.data.reading import pixels_of, read_bytes
-from rac_jax.export.folder import IMAGES
+from rac_jax.evaluate import IMAGES
 from rac_jax.predict import Picture
 from rac_jax.runtime import files
 

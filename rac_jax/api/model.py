@@ -12,6 +12,7 @@ Answers are dicts, as `python -m rac_jax.predict --json` prints them.
 """
 
 import dataclasses
+import hashlib
 import shutil
 import tempfile
 import weakref
@@ -26,24 +27,27 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from rac_jax import config as configs
-from rac_jax import data, evaluate, predict, rules, sharding, train
+from rac_jax import data, evaluate, predict, rules, train
+from rac_jax.answering import Answer, Answering, neighbours
 from rac_jax.api import fitting
 from rac_jax.api.fitting import Pictures
+from rac_jax.api.live import Live
+from rac_jax.calibration import coverage as coverages
 from rac_jax.data import evaluation, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.dataset import texts as class_texts
 from rac_jax.data.decode import BadImage
-from rac_jax.evaluate import Accuracy
+from rac_jax.evaluate import IMAGES, Accuracy
 from rac_jax.export import folder as export
-from rac_jax.export.folder import IMAGES
-from rac_jax.memory import build, edit, index, manifest, sources
+from rac_jax.memory import build, index, manifest, rows, sources, thumbnails
 from rac_jax.memory.manifest import BadMemory
 from rac_jax.memory.view import MemoryView
-from rac_jax.predict import Answer, Picture
+from rac_jax.predict import Picture
 from rac_jax.run import Run
 from rac_jax.runtime import commands, compilation
 from rac_jax.runtime.interruption import Interrupted
 
+TAUGHT = "taught"  # the source of images that are added one by one
 HERE = ("weights_dir", "compiled", "mesh.data", "mesh.fsdp")  # fields that `fit` hands on to `load`
 
 
@@ -117,8 +121,15 @@ class Model:
         config = run.config.copy_and_resolve_references()
         if config.memory.index != "device":
             config.memory.lookup = "pipelined"  # writes no files, and its programs are cached
-        self._run = dataclasses.replace(run, config=config)
-        self._params, self._stats = params, stats
+        self.live = Live(Answering.of(dataclasses.replace(run, config=config), params, stats))
+
+    @property
+    def _answering(self) -> Answering:
+        return self.live.answering
+
+    @property
+    def _run(self) -> Run:
+        return self._answering.run
 
     def __repr__(self) -> str:
         rows = f", {self.memory.rows} images in the memory" if self._run.retriever else ""
@@ -134,19 +145,26 @@ class Model:
         """The names of all classes that an answer may have: those of training, then those of the memory alone."""
         return self._run.classes.names
 
-    def predict(self, images: Picture | Iterable[Picture]) -> Any:
+    @property
+    def trained_classes(self) -> tuple[str, ...]:
+        """The names of the classes of training."""
+        return self.classes[: self._run.classes.trained]
+
+    def predict(self, images: Picture | Iterable[Picture], *, coverage: float | None = None) -> Any:
         """Classify one image, or many.
 
         Args:
           images: a path, a picture of Pillow or an array [H, W, 3]; or a folder, an array [N, H, W, 3], or any iterable
             of images, which is read in batches of config.eval.batch_size.
+          coverage: between 0 and 1; answers then have `labels`, a set that holds the true label this often.
 
         Returns:
           For one image a dict as `python -m rac_jax.predict --json` prints it: label, probability, voices, neighbours.
           For many, a list of them; an unusable image has an `error` in place of these.
         """
         several, single = _sorted_out(images)
-        answers = list(predict.predict(self._run, self._params, self._stats, several))
+        sets = None if coverage is None else coverages.require(self.workdir, self.step).at(coverage)
+        answers = list(predict.answers(self._answering, several, sets))
         if not single:
             return answers
         if "error" in answers[0]:
@@ -155,14 +173,13 @@ class Model:
 
     def search(self, image: Picture, k: int = 10) -> list[Answer]:
         """The `k` images of the memory that are nearest to an image: label, text, similarity, source, image, row."""
-        run, retriever = self._run, self._retriever()
-        pixels = predict.read(image, run.config.data.image_size)
-        shown = data.eval_transform(run.config)(pixels, np.random.default_rng(0))
-        keys = sharding.rows_of_this_process(retriever.keys(predict.placed(run, [shown])["image"]))[:1]
-        memory = retriever.memory
+        retriever, answering = self._retriever(), self._answering
+        memory, config = retriever.memory, answering.run.config
+        pixels = predict.read(image, config.data.image_size)
+        keys = answering.keys([data.eval_transform(config)(pixels, np.random.default_rng(0))])
         k = min(k, memory.enabled)
         rows, near = index.search(memory.index, keys, k, max(retriever.lookup.ef_search, 4 * k), memory.allowed())
-        found = predict.neighbours(memory, rows[0], near[0], None)
+        found = neighbours(memory, rows[0], near[0], None)
         return [{name: value for name, value in row.items() if name != "supports"} for row in found]
 
     def evaluate(self, on: Pictures | None = None, labels: Sequence[Any] | None = None) -> Accuracy:
@@ -186,7 +203,7 @@ class Model:
 
     def _evaluated(self, dataset: Dataset, split: str) -> Accuracy:
         run = self._run.with_dataset(dataset)
-        counts, _ = evaluate.answers(run, self._params, self._stats, split)
+        counts, _ = evaluate.answers(run, self._answering.params, self._answering.stats, split)
         return evaluate.accuracies(run, counts)
 
     def _read(self, what: Pictures, labels: Sequence[Any] | None, folder: Path) -> Dataset:
@@ -237,7 +254,7 @@ class Model:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._reopen()
+        self.live.reopen()
 
     def _new_folder(self, source: str) -> Path:
         """Where the images of a source are written."""
@@ -245,6 +262,33 @@ class Model:
         taken = {path.name for path in (self.workdir / IMAGES).glob("*")}
         free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(taken) + 3))) if n not in taken)
         return self.workdir / IMAGES / free
+
+    def teach(self, image: Picture, label: str | None = None, *, text: str = "", source: str = TAUGHT) -> int:
+        """Add one image to the memory, with a label, a text or both, and keep a thumbnail of it. Returns its row.
+
+        The source is begun with its first row; one that was added as a whole takes no rows.
+        """
+        if not label and not text:
+            raise ValueError("a row needs a label or a text")
+        config = self._run.config
+        shown = data.plain_transform(config)(predict.read(image, config.data.image_size), np.random.default_rng(0))
+        row = rows.Row(
+            key=self._answering.keys([shown])[0],
+            text=text or class_texts([label or ""])[0],
+            label=label or None,
+            image=hashlib.sha256(shown.tobytes()).hexdigest()[:24],
+            jpeg=thumbnails.encode(shown, max(config.memory.thumbnails, thumbnails.SIDE)),
+        )
+        with self.live.edited() as editor:
+            return rows.add(editor, source, row)
+
+    def forget(self, row: int) -> None:
+        """Remove one row from the memory. It stays on the disk until `python -m rac_jax.memory compact`."""
+        before = self._retriever().memory.manifest.keys
+        with self.live.edited() as editor:
+            if editor.manifest.keys != before:
+                raise BadMemory("the memory was compacted meanwhile, and its rows have other numbers")
+            rows.remove(editor, row)
 
     def disable(self, source: str) -> None:
         """Hide a source: its images are no neighbours any more. `enable` shows it again."""
@@ -259,18 +303,11 @@ class Model:
         self._set_state(source, manifest.REMOVED)
 
     def _set_state(self, source: str, state: str) -> None:
-        folder = self._retriever().memory.folder
-        with edit.editing(folder) as editor:
-            others = [s for s in editor.manifest.sources if s.state == manifest.ENABLED and s.name != source]
-            if state != manifest.ENABLED and not others:
+        with self.live.edited() as editor:
+            enabled = [s for s in editor.manifest.sources if s.state == manifest.ENABLED and s.present]
+            if state != manifest.ENABLED and all(s.name == source for s in enabled):
                 raise BadMemory(f"{source!r} is the only source that is enabled; without it nothing can be answered")
             editor.set_state(source, state)
-        self._reopen()
-
-    def _reopen(self) -> None:
-        """Read the memory again after a change."""
-        folder = self._retriever().memory.folder
-        self._run = self._run.with_memory(build.opened(self._run.config, folder))
 
     def _retriever(self) -> Any:
         if self._run.retriever is None:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from absl import flags
 
 import rac_jax.runtime.commands  # noqa: F401  # sets what jax reads from the environment
-from rac_jax.bench import beside_torch, data, memory, step
+from rac_jax.bench import beside_torch, data, memory, serve, step
 
 BENCHMARKS: dict[str, Callable[[Sequence[str]], None]] = {
     "data": data.main,
     "memory": memory.main,
+    "serve": serve.main,
     "step": step.main,
     "torch": beside_torch.main,
 }

@@ -21,16 +21,15 @@ import faiss
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pyarrow as pa
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
 from rac_jax import data, sharding
-from rac_jax.bench import made
+from rac_jax.bench import large, made, opening
 from rac_jax.bench.race import median, race, ratio
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
-from rac_jax.memory import build, columns, edit, index, manifest, sources, store
+from rac_jax.memory import build, index, sources
 from rac_jax.memory import made as made_keys
 from rac_jax.retrieval import callback, feed
 from rac_jax.retrieval import encoder as encoders
@@ -53,10 +52,11 @@ class Sizes:
     image_size: int  # of what E sees, for recall
     grown: int  # made keys, 16 times as many as those they are compared with
     opened: int  # rows of the memory that is opened
+    captions: int  # rows with captions of their own
 
 
-FULL = Sizes(62_500, 768, 15, 1024, 1000, 64, 1_000_000, 10_000_000)
-QUICK = Sizes(6_000, 128, 5, 64, 100, 32, 16_000, 20_000)
+FULL = Sizes(62_500, 768, 15, 1024, 1000, 64, 1_000_000, 10_000_000, 1_000_000)
+QUICK = Sizes(6_000, 128, 5, 64, 100, 32, 16_000, 20_000, 20_000)
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -65,10 +65,17 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, not how fast")
     parser.add_argument("--images", default="", help="class folders (train/, test/), or a zip of them; default: digits")
+    parser.add_argument("--rows", default="", help="only the table of large memories (large.py), as 1000000,4000000")
+    parser.add_argument("--indexes", default=",".join(large.INDEXES), help="with --rows: which indexes")
+    parser.add_argument("--folder", default="", help="with --rows: where keys and indexes are written meanwhile")
     options = parser.parse_args(arguments)
     sizes, parts = QUICK if options.quick else FULL, options.parts or PARTS
     print(f"{os.cpu_count()} cores, {jax.device_count()} × {jax.default_backend()}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder or None) as folder:
+        if options.rows:
+            numbers = [int(number) for number in options.rows.split(",")]
+            large.print_table(numbers, options.indexes.split(","), Path(folder))
+            return
         if "lookups" in parts:
             print_lookups(sizes, Path(folder))
         if "recall" in parts or "build" in parts:
@@ -78,7 +85,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         if "build" in parts:
             print_build(sizes, dataset, Path(folder))
         if "opening" in parts:
-            print_opening(sizes, Path(folder) / "opened")
+            opening.print_opening(sizes.opened, sizes.rounds, Path(folder) / "opened")
+            opening.print_captions(sizes.captions, Path(folder) / "captions")
         if "growth" in parts:
             print_growth(sizes, Path(folder))
 
@@ -163,7 +171,7 @@ def print_recall(sizes: Sizes, dataset: Dataset) -> None:
     true, _ = index.search(exact, queries, K, 0)
     print(f"\nrecall@{K} on EfficientNet-Lite0's keys of {dataset.name}, {len(keys):,} × {keys.shape[1]}, "
           f"{len(queries)} test images as queries")  # fmt: skip
-    for kind, ef_search in [("hnsw", 0), ("hnsw", 16), ("hnsw_sq", 0), ("ivf_sq", 0), ("flat", 0)]:
+    for kind, ef_search in [("hnsw", 0), ("hnsw", 16), ("hnsw_sq", 0), ("ivf_sq", 0), ("ivf_rabitq", 0), ("flat", 0)]:
         config.memory.index, config.memory.ef_search = kind, ef_search
         stored = index.unit(keys).astype(index.precision(config))
         built = index.build(stored, index.spec(config))
@@ -236,31 +244,6 @@ def print_growth(sizes: Sizes, folder: Path) -> None:
     links = (folder / "index").stat().st_size / sizes.grown  # a row's, whatever its key's width
     total = 1e6 * (links + 768 * 2) / 1e9
     print(f"  a million float16 keys × 768, once, and {links:.0f} bytes of links a row: {total:.2f} GB")
-
-
-def print_opening(sizes: Sizes, folder: Path) -> None:
-    """A memory of many short keys in two sources, with exact search: nothing of it is read as a whole."""
-    width = 16
-    edit.create(folder, {"keys": "float16", "index": {"kind": "flat", "metric": "cosine"}}, width=width)
-    for name, rows in (("most", sizes.opened * 9 // 10), ("some", sizes.opened // 10)):
-        numbers = pa.array(np.arange(rows, dtype=np.int32))
-        classes = pa.array(np.arange(rows, dtype=np.int32) % made.TEXTS)
-        texts = pa.DictionaryArray.from_arrays(classes, pa.array(map(str, range(made.TEXTS)), pa.large_string()))
-        with edit.editing(folder) as editor:
-            editor.start(name, rows=rows, fingerprint=name, origin="bench")
-            for start in range(0, rows, 2**20):
-                some = np.random.default_rng(start).normal(size=(min(2**20, rows - start), width))
-                editor.append(some.astype(np.float32))
-            editor.finish(columns.make(texts, numbers.cast(pa.large_string())))
-
-    def hide_and_show() -> None:
-        with edit.editing(folder) as editor:
-            editor.set_state("some", manifest.DISABLED)
-            editor.set_state("some", manifest.ENABLED)
-
-    times = race({"open": lambda: store.read(folder), "hide": hide_and_show}, sizes.rounds, "opening")
-    print(f"\n{sizes.opened:,} made keys × {width} with texts and references, in two sources")
-    print(f"  opened in {median(times['open']):.2f} s; a source hidden and shown in {median(times['hide']):.3f} s")
 
 
 def agreement(found: np.ndarray, true: np.ndarray) -> float:

@@ -214,7 +214,7 @@ def compiled_step(contender: Contender, graph: Any) -> Any:
     run, state = contender.run, contender.state
     config, dataset = run.config, run.dataset
     tx = optimizer.from_config(config, len(dataset.split("train")))
-    step = train.make_train_step(config, graph, tx, dataset.class_counts)
+    step = train.make_train_step(config, graph, tx, dataset.class_counts, mesh=run.mesh)
     places = jax.tree.map(lambda array: array.sharding, state)
     jitted = jax.jit(step, out_shardings=(places, sharding.replicated(run.mesh)), donate_argnums=0)
     placed, found = run.put(contender.batch, training=True)
@@ -262,11 +262,12 @@ def narrow_step(depth: int = 12) -> tuple[State, Callable, tuple[Any, ...]]:
     graph, params, stats = model_parameters.split(model)
     tx = optimizer.from_config(config, images=1000)
     state = State(jnp.int32(0), params, stats, tx.init(params))
-    step = train.make_train_step(config, graph, tx, np.ones(CLASSES, int))
+    step = train.make_train_step(config, graph, tx, np.ones(CLASSES, int), mesh=sharding.make_mesh(config))
     batch = {"image": jnp.zeros((1, 16, 16, 3), jnp.uint8), "label": jnp.zeros(1, jnp.int32), "mask": jnp.ones(1, bool)}
     none = jnp.zeros((1, 1), jnp.float32)
     found = {"tokens": jnp.ones((1, 77), jnp.int32), "rows": none.astype(jnp.int32), "similarities": none}
-    found |= {"key": none, "inside": jnp.zeros(1, jnp.float32)}
+    found |= {"key": none, "inside": jnp.zeros(1, jnp.float32), "own_weight": jnp.zeros(1, jnp.float32)}
+    found |= {"own_label": jnp.zeros(1, jnp.int32)}
     return state, jax.jit(step, donate_argnums=0), (batch, found, None)
 
 

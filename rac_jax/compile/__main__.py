@@ -48,18 +48,18 @@ def show(config: ConfigDict, target: targets.Target) -> None:
     rules.validate(config, devices=len(devices))
     sizes = programs.sizes(config, CLASSES.value, IMAGES.value)
     every = programs.of_run(config, devices, *sizes).values()
-    chosen = [program for program in every if not PROGRAMS.value or program.name in ("train", *PROGRAMS.value)]
-    compiled, notes = {}, []
-    for program in chosen:
-        print(f"compiling {program.name} for {target}", file=sys.stderr, flush=True)
-        if program.name == "callback" and target.device.gpu:
-            estimate.lower_program(program, target)
-            notes.append("  callback: lowered only, as its compilation needs the GPU")
-        else:
-            compiled[program.name] = estimate.compile_program(program, target)
-    print("\n" + "\n".join([report.report(config, target, compiled, sizes[1]), *notes]))
-    if MARKDOWN.value and target.name != "cpu":
-        print(report.row(config, target, compiled, sizes[1]))
+    always = ("train", "device") if config.memory.index == "device" else ("train",)
+    chosen = [program for program in every if not PROGRAMS.value or program.name in (*always, *PROGRAMS.value)]
+    compiled, lowered, too_large = estimate.compile_each(chosen, target)
+    if too_large and not LARGEST.value:
+        raise next(iter(too_large.values()))
+    notes = [f"  {name}: {why}" for name, why in [*lowered.items(), *too_large.items()]]
+    if "train" in compiled:
+        print("\n" + "\n".join([report.report(config, target, compiled, sizes[1]), *notes]))
+        if MARKDOWN.value and target.name != "cpu":
+            print(report.row(config, target, compiled, sizes[1]))
+    else:
+        print("\n" + "\n".join(notes))
     if LARGEST.value:
         print(largest_batch(config, target, devices, sizes, compiled))
     sys.stdout.flush()

@@ -127,16 +127,19 @@ def _threads(found: Found) -> str:
 
 
 def _compiled(found: Found) -> str:
+    config = found.config
     if found.dataset:
         sizes = found.dataset.num_classes, len(found.dataset.split("train"))
+    elif config.data.name in programs.SIZES:
+        sizes = programs.sizes(config)
     else:
-        sizes = programs.sizes(found.config)
+        raise Problem("it depends on the number of classes and images; it can be said when the data can be read")
     found.programs = programs.of_run(found.config, jax.devices(), *sizes)
     here = Target("here", CPU, jax.device_count())
-    for name in ("train", "keys"):
+    for name in ("train", estimate.searched_by(config)):
         if name in found.programs:
             found.compiled[name] = estimate.compile_program(found.programs[name], here)
-    need = estimate.memory(found.compiled, CPU).need
+    need = estimate.memory(config, found.compiled, CPU).need
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     if limit and need > limit:
         raise Problem(
@@ -150,6 +153,8 @@ def _compiled(found: Found) -> str:
 
 
 def _disk(found: Found) -> str:
+    if "train" not in found.programs:
+        return ""
     state = found.programs["train"].arguments[0]
     each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     need = each * (found.config.checkpoint.keep + 1)
@@ -167,20 +172,23 @@ def _disk(found: Found) -> str:
 
 
 def _steps(found: Found) -> str:
+    if "train" not in found.compiled:
+        return ""
     state, *rest = (_zeros(argument) for argument in found.programs["train"].arguments)
     step, seconds = found.compiled["train"].executable, []
-    keys = found.compiled.get("keys")
-    asked = _zeros(found.programs["keys"].arguments) if keys else ()
+    of_a_step = estimate.of_a_step(found.config, found.compiled)
+    before = next((program for program in of_a_step if program.name != "train"), None)  # E, and perhaps the search
+    asked = _zeros(found.programs[before.name].arguments) if before else ()
     for _ in range(STEPS + 1):
         started = time.perf_counter()
-        encoded = keys.executable(*asked) if keys else None
+        encoded = before.executable(*asked) if before else None
         state, metrics = step(state, *rest)
         jax.block_until_ready((state, metrics, encoded))
         seconds.append(time.perf_counter() - started)
     found.step = sorted(seconds[1:])[STEPS // 2]
     text = f"{1e3 * found.step:.1f} ms a step, {found.config.train.batch_size / found.step:,.0f} images/s"
     if device := devices.like(jax.devices()[0].device_kind):
-        best, worst = estimate.step_seconds(found.compiled, device)
+        best, worst = estimate.step_seconds(of_a_step, device)
         text += f"; estimated {1e3 * best:.1f} to {1e3 * worst:.1f} ms"
         if found.step > 2 * worst:
             raise Problem(f"{text}; look at a trace (--profile), and at other users of the devices")
@@ -197,6 +205,8 @@ def _input(found: Found) -> str:
     if found.dataset is None:
         return ""
     config, split = found.config, found.dataset.split("train")
+    if not feed.needs_images(config):
+        return "training decodes no image; E sees each one before the first step"
     size = sharding.padded_size(config.train.batch_size, jax.device_count(), config.train.accumulate)
     batches = pipeline.train_batches(
         split, data.train_transform(config), batch_size=size, seed=config.seed, workers=config.data.workers

@@ -2,7 +2,11 @@
 
 import dataclasses
 import os
+import sys
+from collections.abc import Iterable
 from typing import Any
+
+from ml_collections import ConfigDict
 
 from rac_jax.compile import flops, hlo
 from rac_jax.compile.devices import Device
@@ -56,6 +60,24 @@ def compile_program(program: Program, target: Target) -> Compiled:
     )
 
 
+def compile_each(
+    programs: Iterable[Program], target: Target
+) -> tuple[dict[str, Compiled], dict[str, str], dict[str, TooLarge]]:
+    """By name: compiled programs, those that can only be lowered for the target with the reason, and too large ones."""
+    compiled, lowered, too_large = {}, {}, {}
+    for program in programs:
+        print(f"compiling {program.name} for {target}", file=sys.stderr, flush=True)
+        if program.name == "callback" and target.device.gpu:
+            lower_program(program, target)
+            lowered[program.name] = "lowered only, as its compilation needs the GPU"
+            continue
+        try:
+            compiled[program.name] = compile_program(program, target)
+        except TooLarge as error:
+            too_large[program.name] = error
+    return compiled, lowered, too_large
+
+
 def lower_program(program: Program, target: Target) -> None:
     """Lower without compiling: no GPU compiler takes a host callback without the GPU."""
     with lowering_for(target):
@@ -99,7 +121,7 @@ def seconds(program: Compiled, device: Device) -> Seconds:
 class Memory:
     """Of one device while a run trains, in bytes."""
 
-    resident: int  # state, batch, E's parameters
+    resident: int  # state, batch, E's parameters, and the keys of memory.index=device
     temporaries: int  # of the program that needs most
     usable: int
 
@@ -112,13 +134,23 @@ class Memory:
         return self.usable - self.need
 
 
-def memory(programs: dict[str, Compiled], device: Device) -> Memory:
+def memory(config: ConfigDict, programs: dict[str, Compiled], device: Device) -> Memory:
     """What a run needs on each device: arguments of training and of E stay; temporaries take turns."""
+    used = {name: program for name, program in programs.items() if name != "device" or searched_by(config) == name}
     resident = programs["train"].arguments + sum(program.code for program in programs.values())
-    if "keys" in programs:
-        resident += programs["keys"].arguments
-    temporaries = [program.temporaries for name, program in programs.items() if name != "device"]
-    return Memory(resident, max(temporaries), usable(device))
+    temporaries = [program.temporaries for program in used.values()]
+    return Memory(resident + beside_training(config, programs), max(temporaries), usable(device))
+
+
+def beside_training(config: ConfigDict, programs: dict[str, Compiled]) -> int:
+    """Bytes that stay on a device and are not the training step's: E's parameters, and the index if it lies there."""
+    name = searched_by(config) if searched_by(config) in programs else "keys"
+    return programs[name].arguments if name in programs else 0
+
+
+def searched_by(config: ConfigDict) -> str:
+    """The program that encodes a batch: "device" also searches, with memory.index=device; "keys" does not."""
+    return "device" if config.memory.index == "device" else "keys"
 
 
 def usable(device: Device) -> int:
@@ -127,7 +159,13 @@ def usable(device: Device) -> int:
     return int(share * device.memory)
 
 
-def step_seconds(programs: dict[str, Compiled], device: Device) -> tuple[float, float]:
-    """A training step with E, from best to worst."""
-    parts = [seconds(programs[name], device) for name in ("train", "keys") if name in programs]
+def of_a_step(config: ConfigDict, programs: dict[str, Compiled]) -> list[Compiled]:
+    """The programs that each training step runs: E (and its search) is one of them unless neighbours are cached."""
+    names = ("train",) if config.memory.lookup == "cached" else ("train", searched_by(config))
+    return [programs[name] for name in names if name in programs]
+
+
+def step_seconds(programs: list[Compiled], device: Device) -> tuple[float, float]:
+    """A training step of these programs, from best to worst."""
+    parts = [seconds(program, device) for program in programs]
     return sum(part.best for part in parts), sum(part.worst for part in parts)

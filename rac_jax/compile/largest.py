@@ -1,6 +1,7 @@
 """The largest batch of a config that fits on a target, found with few compilations."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,17 +12,17 @@ from rac_jax.compile.estimate import Compiled, TooLarge
 from rac_jax.compile.targets import Target
 from rac_jax.config import ConfigError
 
-MOST = 5  # compilations
+MOST = 5  # compilations that succeed
 NEAR = 0.03  # relative distance between a batch that fits and one that does not
 
 
 def largest_batch(
     config: ConfigDict, target: Target, devices: list[Any], sizes: tuple[int, int], known: dict[str, Compiled]
 ) -> str:
-    """A line that names the batch. `known` are the programs at the config's own batch size."""
+    """A line that names the batch. `known` are the programs at the config's own batch size that could be compiled."""
     if not target.device.memory:
         raise ConfigError(f"--largest-batch has no memory to fill on {target}")
-    spare = known["keys"].arguments if "keys" in known else 0
+    spare = estimate.beside_training(config, known)
 
     def need(batch: int) -> int | None:
         """Bytes a device, or None if the compiler gives up."""
@@ -34,8 +35,8 @@ def largest_batch(
             return None
         return found.arguments + found.temporaries + found.code + spare
 
-    train = known["train"]
-    first = train.arguments + train.temporaries + train.code + spare
+    train = known.get("train")
+    first = train.arguments + train.temporaries + train.code + spare if train else None
     batch, used = search(
         need, start=config.train.batch_size, used=first, limit=estimate.usable(target.device), multiple=target.count
     )
@@ -44,16 +45,25 @@ def largest_batch(
     return f"largest batch: {batch} ({used / GB:.1f} of {estimate.usable(target.device) / GB:.1f} GB a device)"
 
 
-def search(need: Any, *, start: int, used: int, limit: int, multiple: int) -> tuple[int, int]:
-    """The largest multiple that fits and its bytes; (0, 0) if none does. Memory grows about linearly with the batch."""
-    points = {0: 0, start: used}  # nothing is known of batch 0 yet: the first guess is a cautious one
-    fits, too_large = (start, 0) if used <= limit else (0, start)
-    for _ in range(MOST):
+def search(
+    need: Callable[[int], int | None], *, start: int, used: int | None, limit: int, multiple: int
+) -> tuple[int, int]:
+    """The largest multiple that fits and its bytes; (0, 0) if none does. Memory grows about linearly with the batch.
+
+    `need` and `used`, the need of the batch `start`, are None where the compiler gave up: that batch is too large.
+    """
+    points = {0: 0}  # nothing is known of batch 0 yet: the first guess is a cautious one
+    if used is not None:
+        points[start] = used
+    fits, too_large = (start, 0) if used is not None and used <= limit else (0, start)
+    answers = 0
+    while answers < MOST:
         guess = _guess(points, limit, fits, too_large, multiple)
         if guess in points or guess <= fits or (too_large and guess >= too_large):
             break
         found = need(guess)
         if found is not None:
+            answers += 1
             points.pop(0, None)
             points[guess] = found
         if found is not None and found <= limit:
@@ -66,7 +76,12 @@ def search(need: Any, *, start: int, used: int, limit: int, multiple: int) -> tu
 
 
 def _guess(points: dict[int, int], limit: int, fits: int, too_large: int, multiple: int) -> int:
-    """Where a line through the two points nearest to the limit meets it, between what fits and what does not."""
+    """Where a line through the two points nearest to the limit meets it, between what fits and what does not.
+
+    With fewer points, the middle between these two.
+    """
+    if len(points) < 2:
+        return max(multiple, (fits + too_large) // 2 // multiple * multiple)
     (low, a), (high, b) = sorted(sorted(points.items(), key=lambda p: abs(limit - p[1]))[:2])
     slope = (b - a) / (high - low)
     guess = int(low + 0.98 * (limit - a) / slope) if slope > 0 else 2 * high

@@ -18,6 +18,7 @@ from rac_jax.data.dataset import ArrayImages, Dataset, Split
 from rac_jax.data.sets import imagenet, inat, places
 from rac_jax.memory.index import device
 from rac_jax.models import convolution
+from rac_jax.models.rac import RAC
 from rac_jax.models.voices import Knowledge
 from rac_jax.retrieval import callback, encoder, tokenizers
 from rac_jax.retrieval.lookup import Lookup
@@ -71,10 +72,16 @@ def of_run(config: ConfigDict, devices: list[Any], classes: int, images: int) ->
     state = train.abstract_state(found, tx)
     rows = sharding.padded_size(config.train.batch_size, mesh.size, config.train.accumulate)
     knowledge = _knowledge(mesh, classes, images, width) if retrieves else None
-    batch, neighbours = _batch(config, mesh, rows), _neighbours(config, mesh, rows, width, tokenizer)
+    batch, neighbours = _batch(config, mesh, rows), _neighbours(config, mesh, rows, width, tokenizer, found.model)
+    if neighbours and config.train.views > 1:
+        neighbours["own_key"] = _split(mesh, (rows, width), jnp.float32)
     programs = [Program("train", train.compiled_step(found, tx), (state, batch, neighbours, knowledge), mesh)]
     rows = sharding.padded_size(config.eval.batch_size, mesh.size)
-    evaluated = _batch(config, mesh, rows), _neighbours(config, mesh, rows, width, tokenizer)
+    crops = config.eval.views
+    evaluated = (
+        _batch(config, mesh, rows, crops),
+        _neighbours(config, mesh, rows, width, tokenizer, found.model, crops),
+    )
     programs.append(
         Program("evaluate", evaluate.make_eval_step(found), (state.params, state.stats, *evaluated, knowledge), mesh)
     )
@@ -154,10 +161,10 @@ def _tokenizer(config: ConfigDict) -> Tokenizer | None:
     return Tokenizer(lambda _: [], vocabulary, length, start=0, end=vocabulary - 1, separator=(0,))
 
 
-def _batch(config: ConfigDict, mesh: Mesh, rows: int) -> dict[str, Any]:
+def _batch(config: ConfigDict, mesh: Mesh, rows: int, crops: int = 1) -> dict[str, Any]:
     size = config.data.image_size
     return {
-        "image": _split(mesh, (rows, size, size, 3), jnp.uint8),
+        "image": _split(mesh, (rows, *([crops] if crops > 1 else []), size, size, 3), jnp.uint8),
         "label": _split(mesh, (rows,), jnp.int32),
         "id": _split(mesh, (rows,), jnp.int32),
         "mask": _split(mesh, (rows,), jnp.bool),
@@ -165,18 +172,30 @@ def _batch(config: ConfigDict, mesh: Mesh, rows: int) -> dict[str, Any]:
 
 
 def _neighbours(
-    config: ConfigDict, mesh: Mesh, rows: int, width: int, tokenizer: Tokenizer | None
+    config: ConfigDict, mesh: Mesh, rows: int, width: int, tokenizer: Tokenizer | None, model: RAC, crops: int = 1
 ) -> dict[str, Any] | None:
     if not width:
         return None
     k = config.memory.k
-    return {
+    return _cut(config, mesh, rows, model, crops) | {
         "key": _split(mesh, (rows, width), jnp.float32),
         "inside": _split(mesh, (rows,), jnp.float32),
+        "own_weight": _split(mesh, (rows,), jnp.float32),
+        "own_label": _split(mesh, (rows,), jnp.int32),
         "tokens": _split(mesh, (rows, tokenizer.length if tokenizer else 0), jnp.int32),
         "rows": _split(mesh, (rows, k), jnp.int32),
         "similarities": _split(mesh, (rows, k), jnp.float32),
     }
+
+
+def _cut(config: ConfigDict, mesh: Mesh, rows: int, model: RAC, crops: int) -> dict[str, Any]:
+    """What B starts from in place of images, if the output of its first blocks is computed once."""
+    if not model.cut:
+        return {}
+    base: Any = model.base
+    images = jax.ShapeDtypeStruct((rows, *[config.data.image_size] * 2, 3), jnp.float32)
+    shape = nnx.eval_shape(lambda base, images: base.below(images, model.cut), base, images).shape
+    return {"activation": _split(mesh, (rows, crops, *shape[1:]), jnp.float16)}
 
 
 def _knowledge(mesh: Mesh, classes: int, images: int, width: int) -> Knowledge:

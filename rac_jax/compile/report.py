@@ -16,11 +16,12 @@ def report(config: ConfigDict, target: Target, programs: dict[str, Compiled], im
     lines += [f"  {name}: {_moved(program)}" for name, program in programs.items() if program.collectives]
     if target.name == "cpu":
         return "\n".join(lines)
-    device, need = target.device, estimate.memory(programs, target.device)
+    device, need = target.device, estimate.memory(config, programs, target.device)
     fits = "fits" if need.left >= 0 else "DOES NOT FIT"
     lines += [
         f"memory: {need.resident / GB:.2f} GB stay + {need.temporaries / GB:.2f} GB at most temporary = "
-        f"{need.need / GB:.2f} GB of {need.usable / GB:.1f}: {fits}; {need.left / GB:.1f} GB are left for the index",
+        f"{need.need / GB:.2f} GB of {need.usable / GB:.1f}: {fits}; {need.left / GB:.1f} GB are left"
+        + (" beside the index" if estimate.searched_by(config) == "device" else " for the index"),
         f"assumed memory: {device.memory / GB:.1f} GB a device"
         + (
             f", of which JAX takes {estimate.usable(device) / device.memory:.0%} (XLA_PYTHON_CLIENT_MEM_FRACTION)"
@@ -58,14 +59,14 @@ def _moved(program: Compiled) -> str:
 
 def _times(config: ConfigDict, target: Target, programs: dict[str, Compiled], images: int) -> str:
     each = []
-    for name in ("train", "keys"):
-        if name in programs:
-            t = estimate.seconds(programs[name], target.device)
-            each.append(
-                f"{name} {1e3 * t.arithmetic:.1f} arithmetic, {1e3 * t.memory:.1f} memory, "
-                f"{1e3 * t.collectives:.1f} collectives"
-            )
-    best, worst = estimate.step_seconds(programs, target.device)
+    of_a_step = estimate.of_a_step(config, programs)
+    for program in of_a_step:
+        t = estimate.seconds(program, target.device)
+        each.append(
+            f"{program.name} {1e3 * t.arithmetic:.1f} arithmetic, {1e3 * t.memory:.1f} memory, "
+            f"{1e3 * t.collectives:.1f} collectives"
+        )
+    best, worst = estimate.step_seconds(of_a_step, target.device)
     steps, batch = math.ceil(images / config.train.batch_size), config.train.batch_size
     return (
         f"estimate (ms): {'; '.join(each)}\n"
@@ -83,10 +84,11 @@ def _range(low: float, high: float) -> str:
 
 def row(config: ConfigDict, target: Target, programs: dict[str, Compiled], images: int) -> str:
     """One line of the Markdown table in docs/scaling.md."""
-    need = estimate.memory(programs, target.device)
-    best, worst = estimate.step_seconds(programs, target.device)
+    need = estimate.memory(config, programs, target.device)
+    of_a_step = estimate.of_a_step(config, programs)
+    best, worst = estimate.step_seconds(of_a_step, target.device)
     steps = math.ceil(images / config.train.batch_size)
-    work = sum(programs[name].flops.total() for name in ("train", "keys") if name in programs)
+    work = sum(program.flops.total() for program in of_a_step)
     cells = [
         f"{config.name}, batch {config.train.batch_size}",
         f"{target}" + (f", fsdp {config.mesh.fsdp}" if config.mesh.fsdp > 1 else ""),

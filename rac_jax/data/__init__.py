@@ -5,7 +5,7 @@ import dataclasses
 from absl import logging
 from ml_collections import ConfigDict
 
-from rac_jax.data import duplicates, long_tail, subset, transforms, usable
+from rac_jax.data import class_texts, duplicates, long_tail, noise, subset, transforms, usable
 from rac_jax.data.dataset import Dataset, Split, same_texts
 from rac_jax.data.encoded import EncodedImages
 from rac_jax.data.files import FileImages
@@ -19,7 +19,9 @@ digits, groceries, places_lt, inat2018, imagenet_lt, cifar10_lt, cifar100_lt; fo
 table:FILE with a .csv, .jsonl or .parquet; tfds:NAME"""
 
 
-__all__ = ["KNOWN", "Dataset", "Split", "eval_transform", "load", "read_image", "sized", "train_transform"]
+__all__ = [
+    "KNOWN", "Dataset", "Split", "eval_transform", "load", "plain_transform", "read_image", "sized", "train_transform",
+]  # fmt: skip
 
 
 def load(config: ConfigDict) -> Dataset:
@@ -31,7 +33,12 @@ def load(config: ConfigDict) -> Dataset:
     duplicates.warn(dataset)
     _warn_of_same_texts(dataset)
     dataset = usable.without_bad(dataset) if data.on_bad_image == "skip" else dataset
-    return subset.of(dataset, share=data.keep_share, classes=data.keep_classes, seed=data.seed)
+    dataset = subset.most_frequent(dataset, data.frequent)
+    if data.images and data.name != "groceries":
+        dataset = long_tail.of_total(dataset, data.images, max(data.imbalance, 1.0), data.seed)
+    dataset = subset.of(dataset, share=data.keep_share, classes=data.keep_classes, seed=data.seed)
+    dataset = class_texts.of(dataset, data.caption)
+    return noise.of(dataset, share=data.label_noise, where=data.noise_in, seed=data.seed)
 
 
 def _warn_of_same_texts(dataset: Dataset) -> None:
@@ -45,7 +52,7 @@ def _warn_of_same_texts(dataset: Dataset) -> None:
 
 def _check_imbalance(data: ConfigDict) -> None:
     kind = data.name.partition(":")[0]
-    if data.imbalance > 1 and kind in ("digits", "groceries", "places_lt", "inat2018", "imagenet_lt"):
+    if data.imbalance > 1 and kind in ("digits", "places_lt", "inat2018", "imagenet_lt") and not data.images:
         raise ValueError(f"config.data.imbalance is {data.imbalance}, but {kind} is long-tailed already; set it to 0")
 
 
@@ -55,7 +62,7 @@ def _load(data: ConfigDict) -> Dataset:
     if kind == "digits":
         return digits.load(data.seed)
     if kind == "groceries":
-        return groceries.load(data.seed)
+        return groceries.load(data.seed, imbalance=data.imbalance, images=data.images)
     if kind == "places_lt":
         return places.load(data.root, data.lists)
     if kind == "inat2018":
@@ -64,7 +71,7 @@ def _load(data: ConfigDict) -> Dataset:
         return imagenet.load(data.root, data.lists)
     if kind in ("cifar10_lt", "cifar100_lt"):
         classes = 10 if kind == "cifar10_lt" else 100
-        return cifar.load(classes, data.root, imbalance=data.imbalance, seed=data.seed)
+        return cifar.load(classes, data.root, imbalance=0.0 if data.images else data.imbalance, seed=data.seed)
     if kind == "folder":
         return _perhaps_thinned(folder.load(argument or data.root, **shares), data)
     if kind == "table":
@@ -75,7 +82,8 @@ def _load(data: ConfigDict) -> Dataset:
 
 
 def _perhaps_thinned(dataset: Dataset, data: ConfigDict) -> Dataset:
-    return long_tail.thin_out(dataset, data.imbalance, data.seed) if data.imbalance > 1 else dataset
+    thinned = data.imbalance > 1 and not data.images
+    return long_tail.thin_out(dataset, data.imbalance, data.seed) if thinned else dataset
 
 
 def sized(dataset: Dataset, image_size: int) -> Dataset:
@@ -103,7 +111,14 @@ def train_transform(config: ConfigDict) -> transforms.Transform:
     )
 
 
-def eval_transform(config: ConfigDict) -> transforms.Transform:
-    """The transform of evaluation, which memories are built with too."""
+def plain_transform(config: ConfigDict) -> transforms.Transform:
+    """The image as a memory sees it, [S, S, 3]."""
     data = config.data
     return transforms.CentreCrop(data.image_size, data.crop, data.interpolation)
+
+
+def eval_transform(config: ConfigDict) -> transforms.Transform:
+    """What answers are computed from: the plain image, or the crops [5, S, S, 3] of config.eval.views=5."""
+    if config.eval.views == 1:
+        return plain_transform(config)
+    return transforms.FiveCrops(config.data.image_size, config.data.interpolation)

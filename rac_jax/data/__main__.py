@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     train = show.contact_sheet(dataset, dataset.split("train"), data.train_transform(config), seed=config.seed)
     pictures = {"frequencies": show.frequency_plot(dataset.class_counts), "train": train}
     if "test" in dataset.splits:
-        pictures["test"] = show.contact_sheet(dataset, dataset.split("test"), data.eval_transform(config), seed=None)
+        pictures["test"] = show.contact_sheet(dataset, dataset.split("test"), data.plain_transform(config), seed=None)
     for name, picture in pictures.items():
         with atomic(out / f"{name}.png") as temporary:
             picture.save(temporary, "PNG")

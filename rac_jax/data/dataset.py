@@ -39,6 +39,7 @@ class Split:
     images: Images
     labels: np.ndarray  # [N] int32
     captions: Sequence[str] | None = None  # a text for each image; "" = its class's text
+    memory_labels: np.ndarray | None = None  # [N] int32: the labels in a memory of these images, where they differ
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -47,7 +48,8 @@ class Split:
         """Only the images at these positions, in this order."""
         captions = self.captions and [self.captions[position] for position in positions]
         images, labels = self.images.select(positions), self.labels[positions]
-        return dataclasses.replace(self, images=images, labels=labels, captions=captions)
+        inside = None if self.memory_labels is None else self.memory_labels[positions]
+        return dataclasses.replace(self, images=images, labels=labels, captions=captions, memory_labels=inside)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Dataset:
     class_texts: tuple[str, ...]
     splits: Mapping[str, Split]
     held_out: bool = False  # val and test were drawn here, by data.seed, val_share and test_share
+    class_groups: tuple[str, ...] = ()  # the group that each class belongs to, where the data set has groups
 
     @property
     def num_classes(self) -> int:
@@ -83,6 +86,8 @@ class Dataset:
         digest.update(np.ascontiguousarray(part.labels, np.int32).tobytes())
         digest.update("\0".join(self.class_texts).encode())
         digest.update("\0".join(part.captions or ()).encode())
+        if part.memory_labels is not None:
+            digest.update(np.ascontiguousarray(part.memory_labels, np.int32).tobytes())
         return digest.hexdigest()
 
 

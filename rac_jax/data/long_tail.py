@@ -28,6 +28,33 @@ def long_tailed(labels: np.ndarray, classes: int, imbalance: float, seed: int) -
     return np.sort(np.concatenate(chosen))
 
 
+def counts_of(available: np.ndarray, images: int, imbalance: float) -> np.ndarray:
+    """Class counts [C] that fall exponentially and add up to about `images`, the classes with most images first.
+
+    Args:
+      available: [C] images of each class.
+      images: in all; the counts add up to this or to a few more.
+      imbalance: how many times the first class outnumbers the last; 1 = all have the same number.
+    """
+    order, counts = np.argsort(-available, kind="stable"), np.zeros(len(available), int)
+    for most in range(1, int(available.max()) + 1):
+        counts[order] = exponential_counts(len(available), most, imbalance)
+        if (counts > available).any():
+            break
+        if counts.sum() >= images:
+            return counts
+    raise ValueError(f"config.data.images is {images}: there are too few at config.data.imbalance={imbalance:g}")
+
+
+def of_total(dataset: Dataset, images: int, imbalance: float, seed: int) -> Dataset:
+    """The data set with about so many training images, at this imbalance."""
+    train = dataset.split("train")
+    counts, random = counts_of(dataset.class_counts, images, imbalance), np.random.default_rng(seed)
+    mine = [random.permutation(np.flatnonzero(train.labels == label))[:count] for label, count in enumerate(counts)]
+    chosen = train.select(np.sort(np.concatenate(mine)))
+    return dataclasses.replace(dataset, splits={**dataset.splits, "train": chosen})
+
+
 def held_out(labels: np.ndarray, shares: dict[str, float], seed: int) -> dict[str, np.ndarray]:
     """Positions for train and for each named share, drawn class by class; train gets at least one.
 

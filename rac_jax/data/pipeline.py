@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import gc
 import os
-import traceback
 import weakref
 from collections.abc import Generator, Iterator
 
@@ -39,11 +38,13 @@ class Examples:
     split: Split
     transform: Transform | None  # None: without images, for training on keys
     seed: int | None  # None: in order, for evaluation
+    views: int = 0  # of each image, used in turn: the example says which one; 0 = it does not
+    draw: int = 0  # in order: the seed of the random numbers
 
     def __call__(self, place: int) -> Batch:
         epoch, position = divmod(place, len(self.split))
         if self.seed is not None:
-            seed = _epoch_seed(self.seed, epoch)
+            seed = epoch_seed(self.seed, epoch)
             last = len(self.split) - 1
             position = grain.experimental.index_shuffle(position, max_index=last, seed=seed, rounds=4)
         inside = self.seed is not None or epoch == 0  # evaluation pads by starting over, masked
@@ -52,17 +53,20 @@ class Examples:
             "id": np.asarray(position, np.int32),
             "mask": np.asarray(inside),
         }
+        if self.views:
+            example["view"] = np.asarray((epoch + position) % self.views, np.int32)
         if self.transform is not None:
             example["image"] = self.transform(self.split.images[position], self.random(place))
         return example
 
     def random(self, place: int) -> np.random.Generator:
         """The random numbers for a place in the stream."""
-        return np.random.Generator(np.random.Philox(key=[self.seed or 0, place]))
+        return np.random.Generator(np.random.Philox(key=[self.seed or self.draw, place]))
 
 
 @functools.lru_cache(maxsize=4)
-def _epoch_seed(seed: int, epoch: int) -> int:
+def epoch_seed(seed: int, epoch: int) -> int:
+    """A seed of its own for each epoch."""
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
 
 
@@ -101,6 +105,7 @@ def train_batches(
     workers: int,
     start: int = 0,
     rows: int | None = None,
+    views: int = 0,
     process: int | None = None,
     processes: int | None = None,
 ) -> Iterator[Batch]:
@@ -108,9 +113,10 @@ def train_batches(
 
     A batch depends only on the seed and its number. So a checkpoint needs to store nothing but the step, and a run may
     continue with another number of workers or processes. If `rows` is given, a batch is filled up to it with masked
-    examples. `process` and `processes` are JAX's by default.
+    examples. With `views`, it also has view int32 [b]: which of an image's views to use. `process` and `processes` are
+    JAX's by default.
     """
-    batches = _of_process(Examples(split, transform, seed), batch_size, rows or batch_size, process, processes)
+    batches = _of_process(Examples(split, transform, seed, views), batch_size, rows or batch_size, process, processes)
     return _iterate(batches, start, ENDLESS, workers)
 
 
@@ -120,11 +126,12 @@ def eval_batches(
     *,
     batch_size: int,
     workers: int = 0,
+    draw: int = 0,
     process: int | None = None,
     processes: int | None = None,
 ) -> Iterator[Batch]:
-    """Every image of the split once, in order; the last batch is padded and masked."""
-    batches = _of_process(Examples(split, transform, None), batch_size, batch_size, process, processes)
+    """Every image of the split once, in order; the last batch is padded and masked. `draw` seeds the transform."""
+    batches = _of_process(Examples(split, transform, None, draw=draw), batch_size, batch_size, process, processes)
     return _iterate(batches, 0, -(-len(split) // batch_size), workers)
 
 
@@ -154,16 +161,13 @@ def _until_closed(batches: grain.DatasetIterator) -> Generator[Batch, None, None
     """The batches. At their end, after an error or when nobody needs them any more, workers and memory are released."""
     try:
         yield from batches
-    except Exception as error:
-        traceback.clear_frames(error.__traceback__)  # their variables would keep shared arrays alive
-        raise
     finally:
         batches.close()
         _release_shared_memory()
 
 
 def _release_shared_memory() -> None:
-    """Wait until Grain has freed the memory shared with workers. It does so in a thread, which exit would interrupt."""
+    """Wait until Grain has freed the batches that nobody took. It does so in a thread, which exit would interrupt."""
     gc.collect()  # some arrays are in reference cycles
     pool = getattr(SharedMemoryArray, "_del_thread_pool", None)
     if pool is not None:
@@ -171,8 +175,16 @@ def _release_shared_memory() -> None:
 
 
 def _own(batch: Batch) -> Batch:
-    """A copy outside the memory shared with a worker, which is then free for the next batch."""
-    return {name: np.array(values) for name, values in batch.items()}
+    """A copy outside the memory shared with a worker, which is released at once.
+
+    Grain releases it when the last reference to an array is gone, which may be too late when the process ends.
+    """
+    copies = {name: np.array(values) for name, values in batch.items()}
+    for values in batch.values():
+        if isinstance(values, SharedMemoryArray) and values._unlink_on_del:
+            values._unlink_on_del = False
+            values.shm.unlink()
+    return copies
 
 
 def _close(iterator: "weakref.ref[Generator[Batch, None, None]]") -> None:

@@ -24,6 +24,15 @@ def of(dataset: Dataset, *, share: float, classes: float, seed: int) -> Dataset:
     return dataset
 
 
+def most_frequent(dataset: Dataset, number: int) -> Dataset:
+    """The data set with only so many classes, those with most training images; 0 = all."""
+    if not number:
+        return dataset
+    if number > dataset.num_classes:
+        raise ValueError(f"config.data.frequent is {number}, but {dataset.name} has {dataset.num_classes} classes")
+    return _with_classes(dataset, np.sort(np.argsort(-dataset.class_counts, kind="stable")[:number]))
+
+
 def kept_classes(number: int, share: float, seed: int) -> np.ndarray:
     """The labels of the classes to keep, ascending; at least two if there are two."""
     wanted = max(min(2, number), round(share * number))
@@ -55,5 +64,6 @@ def _with_classes(dataset: Dataset, kept: np.ndarray) -> Dataset:
         dataset,
         class_names=tuple(dataset.class_names[label] for label in kept),
         class_texts=tuple(dataset.class_texts[label] for label in kept),
+        class_groups=tuple(dataset.class_groups[label] for label in kept) if dataset.class_groups else (),
         splits={name: part(split) for name, split in dataset.splits.items()},
     )

@@ -50,6 +50,22 @@ class CentreCrop:
         return np.asarray(resized.crop((left, top, left + self.size, top + self.size)))
 
 
+@dataclasses.dataclass(frozen=True)
+class FiveCrops:
+    """Evaluation with several views: the four corners and the centre of a square of 248 / 224 times the size."""
+
+    size: int
+    interpolation: str
+
+    def __call__(self, image: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """[H, W, 3] to [5, size, size, 3]."""
+        whole = round(self.size * 248 / 224)
+        square = CentreCrop(whole, 1.0, self.interpolation)(image, random)
+        last, middle = whole - self.size, round((whole - self.size) / 2)
+        corners = ((0, 0), (0, last), (last, 0), (last, last), (middle, middle))
+        return np.stack([square[top : top + self.size, left : left + self.size] for top, left in corners])
+
+
 def _without_far_ends(image: np.ndarray) -> np.ndarray:
     """The middle of an image that is more than ten times as long as wide; resized in full it would be huge."""
     height, width = image.shape[:2]

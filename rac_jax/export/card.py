@@ -23,7 +23,7 @@ def text(config: ConfigDict, trained_on: Record, memory: Manifest | None, step: 
         _model(config, memory, step, included=(folder / ENCODER).is_dir()),
         "## Data",
         _data(trained_on),
-        *_results(folder),
+        *_results(folder, step),
         "## Use",
         USE,
     ]
@@ -54,11 +54,11 @@ def _model(config: ConfigDict, memory: Manifest | None, step: int, *, included: 
     if memory is not None:
         lines.append(f"- E's weights, SHA-256: `{memory.recipe['encoder']['weights']}`")
         lines += [
-            f"- memory, source {_plain(source.name)}: {source.rows} images, {source.state}"
+            f"- memory, source {_plain(source.name)}: {source.present} images, {source.state}"
             for source in memory.sources
             if source.finished
         ]
-        enabled = sum(source.rows for source in memory.sources if source.state == ENABLED)
+        enabled = sum(source.present for source in memory.sources if source.state == ENABLED)
         lines.append(f"- neighbours: {config.memory.k} of {enabled} images")
     return "\n".join(lines)
 
@@ -77,12 +77,12 @@ def _data(trained_on: Record) -> str:
     )
 
 
-def _results(folder: Path) -> list[str]:
-    """A table for each evaluated split."""
+def _results(folder: Path, step: int) -> list[str]:
+    """A table for each split that this step was evaluated on."""
     shown = []
     for path in sorted((folder / "eval").glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
-        if "voices" in found:
+        if "voices" in found and found.get("step") == step:
             table = tables.accuracy_table(found["voices"])
             shown.append(f"Accuracy in % on {found['split']}, {found['images']} images:\n\n```\n{table}\n```")
     return ["## Results", *shown] if shown else []

@@ -9,9 +9,11 @@ from ml_collections import ConfigDict
 
 from rac_jax import config as configs
 from rac_jax import weights
+from rac_jax.calibration import coverage
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import record
 from rac_jax.data.record import Record
+from rac_jax.evaluate import IMAGES
 from rac_jax.export import card
 from rac_jax.memory import manifest, store
 from rac_jax.memory.manifest import Manifest
@@ -19,8 +21,9 @@ from rac_jax.run import ENCODER, VOCABULARY, memory_folder
 from rac_jax.runtime import files, workdirs
 from rac_jax.weights import tensor_files
 
-IMAGES = "images"  # pictures that were given as arrays: see rac_jax/api
-HERE = ("weights_dir", "compiled", "data.root", "data.lists", "memory.dir", "memory.cache")  # paths of this machine
+HERE = (  # paths of this machine
+    "weights_dir", "compiled", "data.root", "data.lists", "memory.dir", "memory.cache", "memory.kept_keys",
+)  # fmt: skip
 VOCABULARIES = ("vocab.txt", "tokenizer.json")
 
 
@@ -72,6 +75,8 @@ def _copy(
 ) -> None:
     files.write_json(new / record.FILE, dataclasses.asdict(dataclasses.replace(trained_on, root="")))
     shutil.copytree(workdir / "checkpoints" / str(step), new / "checkpoints" / str(step))
+    if (workdir / coverage.FILE).is_file():
+        shutil.copyfile(workdir / coverage.FILE, new / coverage.FILE)
     for name in ("eval", IMAGES):
         if (workdir / name).is_dir():
             shutil.copytree(workdir / name, new / name, ignore=shutil.ignore_patterns("*.arrow"))
@@ -86,6 +91,7 @@ def _copy(
     for name in HERE:
         parent, _, last = name.rpartition(".")
         (exported[parent] if parent else exported)[last] = ""
+    exported.data.name = _own_table(config.data.name, workdir)
     workdirs.write_config(exported, new)
 
 
@@ -115,6 +121,14 @@ def _beside(root: str, images: Path) -> str:
     if root and Path(root).is_absolute() and Path(root).is_relative_to(own):
         return str(Path("..", IMAGES, Path(root).relative_to(own)))
     return root
+
+
+def _own_table(name: str, workdir: Path) -> str:
+    """A data set's name; a table of pictures that are exported with the run is named relative to its folder."""
+    kind, _, file = name.partition(":")
+    if kind == "table" and Path(file).is_absolute() and Path(file).is_relative_to((workdir / IMAGES).resolve()):
+        return f"table:{Path(file).relative_to(workdir.resolve())}"
+    return name
 
 
 def _copy_encoder(config: ConfigDict, workdir: Path, to: Path) -> None:

@@ -35,6 +35,7 @@ from rac_jax.memory import build, check, classes, edit, index, manifest, sources
 from rac_jax.memory.manifest import BadMemory, Manifest
 from rac_jax.report import pictures, tables
 from rac_jax.retrieval import encoder as encoders
+from rac_jax.run import with_own_files
 from rac_jax.runtime import commands, files
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
@@ -114,11 +115,11 @@ def _compact(folder: Path, _: list[str]) -> None:
 def _list(folder: Path, _: list[str]) -> None:
     found = manifest.read(folder)
     rows = [["source", "rows", "classes", "state", "from", "added"]]
-    for source in found.sources:
+    for source in (source for source in found.sources if not source.is_gap):
         state = source.state if source.finished else f"{source.state} ({source.encoded} done)"
         known = str(len(store.read_sums(folder, found, source).labels)) if source.finished else ""
         when = source.added[:16].replace("T", " ")
-        rows.append([source.name, str(source.rows), known, state, source.origin, when])
+        rows.append([source.name, str(source.present), known, state, source.origin, when])
     print(tables.columns(rows))
 
 
@@ -128,22 +129,24 @@ def _classes(folder: Path, _: list[str]) -> None:
     counts = {source.name: np.zeros(len(found.class_names), np.int64) for source in shown}
     for source in shown:
         sums = store.read_sums(folder, found, source)
-        counts[source.name][sums.labels] = sums.counts
-    enabled = [counts[source.name] for source in shown if source.state == manifest.ENABLED]
-    heads = [source.name if source.state == manifest.ENABLED else f"{source.name} ({source.state})" for source in shown]
+        counts[source.name][sums.labels] += sums.counts  # a source may have several parts
+    present = found.rows_by_source(manifest.ENABLED, manifest.DISABLED)
+    states = {source.name: source.state for source in shown}
+    enabled = [name for name, state in states.items() if state == manifest.ENABLED]
+    heads = [name if name in enabled else f"{name} ({state})" for name, state in states.items()]
     rows = [["class", "enabled rows", *heads]]
     for label, name in enumerate(found.class_names):
-        rows.append([name, str(sum(int(c[label]) for c in enabled)), *(str(c[label]) for c in counts.values())])
-    without = [source.rows - int(counts[source.name].sum()) for source in shown]
-    of_enabled = [n for n, source in zip(without, shown, strict=True) if source.state == manifest.ENABLED]
-    rows.append(["(no class)", str(sum(of_enabled)), *map(str, without)])
+        total = sum(int(counts[source][label]) for source in enabled)
+        rows.append([name, str(total), *(str(c[label]) for c in counts.values())])
+    without = {name: present[name] - int(counts[name].sum()) for name in states}
+    rows.append(["(no class)", str(sum(without[name] for name in enabled)), *map(str, without.values())])
     print(tables.columns(rows))
 
 
 def _info(folder: Path, _: list[str]) -> None:
     found = manifest.read(folder)
     encoder, preprocessing = found.recipe["encoder"], found.recipe["preprocessing"]
-    enabled = sum(source.rows for source in found.sources if source.state == manifest.ENABLED)
+    enabled = sum(source.present for source in found.sources if source.state == manifest.ENABLED)
     sums = [store.read_sums(folder, found, source) for source in found.sources if source.state == manifest.ENABLED]
     labelled, size = (
         classes.total(sums, len(found.class_names), found.width)[0],
@@ -192,7 +195,7 @@ def _search(folder: Path, images: list[str]) -> None:
         raise BadMemory(f"--k={K.value}, but {memory.enabled} rows are enabled")
     encoder = encoders.load(config, mesh)
     _checked_recipe(folder, config, encoder)
-    transform, nothing = data.eval_transform(config), np.random.default_rng(0)
+    transform, nothing = data.plain_transform(config), np.random.default_rng(0)
     shown = np.stack([transform(image, nothing) for image in pixels])
     keys = np.asarray(jax.jit(encoder.encode)(encoder.parameters, shown), np.float32)
     config.memory.k = K.value
@@ -206,9 +209,7 @@ def _search(folder: Path, images: list[str]) -> None:
             for similarity, text, row in zip(near, texts, rows, strict=False)
         ]
         print(f"{name}\n{tables.columns(table, indent=2)}")
-        strips.append(
-            pictures.neighbour_strip(image, name, [pictures.of_file(memory.file_of(row)) for row in rows], texts)
-        )
+        strips.append(pictures.neighbour_strip(image, name, [pictures.of_row(memory, row) for row in rows], texts))
     if OUT.value:
         with files.atomic(Path(OUT.value)) as temporary:
             Image.fromarray(np.concatenate(strips)).save(temporary, format=PICTURES[Path(OUT.value).suffix.lower()])
@@ -227,10 +228,10 @@ def _source() -> str:
 
 
 def _config(folder: Path) -> ConfigDict:
-    """The config that was given or, without one, what the manifest says."""
+    """The config that was given or, without one, what the manifest says, with E that an exported run brings along."""
     if CONFIG.value is None and not manifest.exists(folder):
         raise FileNotFoundError(f"there is no memory in {folder}; to make one, name a --config")
-    config = CONFIG.value or build.config_of(manifest.read(folder))
+    config = CONFIG.value or with_own_files(build.config_of(manifest.read(folder)), folder.parent)
     if SKIP_BAD.value:
         config.data.on_bad_image = "skip"
     return _validate(config)

@@ -1,9 +1,10 @@
 """Fill a memory: encode the images of a source with E, a shard at a time, and index the keys."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ from rac_jax import data, sharding, weights
 from rac_jax.config import ConfigError
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import Dataset, Split
-from rac_jax.memory import edit, index, keep, manifest, sources, store
+from rac_jax.memory import edit, index, keep, kept_keys, manifest, sources, store, thumbnails
 from rac_jax.memory.index.milvus import MilvusFailed
 from rac_jax.memory.manifest import BadMemory, Manifest, Recipe, Source
 from rac_jax.memory.sources import Content
@@ -27,6 +28,8 @@ from rac_jax.runtime import processes
 
 TRAIN = "train"  # the name of the source that is the run's own training split
 SHARD = 4096  # keys that are written at once: an interrupted build continues after the last complete shard
+
+Batch = TypeVar("Batch", bound=Sized)
 
 
 class Encoder(Protocol):
@@ -43,6 +46,17 @@ class Encoder(Protocol):
 
     @property
     def width(self) -> int: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """Some images of a source: a batch, or a shard."""
+
+    keys: np.ndarray  # [b, D] float32
+    jpegs: list[bytes]  # their thumbnails: one for each key, or none
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
 
 def open_or_build(
@@ -93,9 +107,9 @@ def open_existing(
     return memory
 
 
-def opened(config: ConfigDict, folder: Path) -> store.Memory:
-    """The memory in `folder`, or the part of it that config.memory.keep describes."""
-    return keep.part_of(store.read(folder), config.memory.keep, config.data.seed)
+def opened(config: ConfigDict, folder: Path, before: store.Memory | None = None) -> store.Memory:
+    """The memory in `folder`, or the part of it that config.memory.keep describes; `before` is an earlier state."""
+    return keep.part_of(store.read(folder, before), config.memory.keep, config.data.seed)
 
 
 def training_source(folder: Path, recipe: Recipe, data: str, fingerprint: str) -> Source | None:
@@ -135,21 +149,19 @@ def add(
     width = encoder.width if content.keys is None else content.keys.shape[1]
     if width != encoder.width:
         raise BadMemory(f"{content.origin}: keys of {width} numbers; this memory's have {encoder.width}")
-    processes.wait()  # no process may still be reading what the first one changes
     is_new = not manifest.exists(folder)
+    processes.wait()  # no process may still be reading what the first one changes
     with _editing(folder, recipe, encoder.width, config) as editor, _undone(editor, name, content, is_new=is_new):
-        done = 0
+        done = side = 0
         if editor:
-            done = editor.start(
-                name, rows=len(content), fingerprint=content.fingerprint, origin=content.origin, root=content.root
-            )
-        done = _of_the_first(done)
+            done, side = _start(config, editor, name, content)
+        done, side = _of_the_first(done), _of_the_first(side)
         shown = {"desc": f"memory: encode {name}", "unit": "img", "disable": not processes.first()}
         with tqdm(initial=done, total=len(content), **shown) as bar:
-            for keys in _shards(_counted(_keys(config, content, done, encoder, mesh), bar)):
+            for shard in _shards(_counted(_rest(config, content, done, encoder, mesh, side), bar)):
                 if editor:
-                    _append(editor, keys, content, done)
-                done += len(keys)
+                    _append(editor, shard, content, done)
+                done += len(shard)
         if editor and editor.manifest.unfinished():
             editor.finish(content.columns, content.class_names)
     processes.wait()
@@ -184,34 +196,68 @@ def _editing(folder: Path, recipe: Recipe, width: int, config: ConfigDict) -> It
         yield editor
 
 
-def _keys(config: ConfigDict, content: Content, done: int, encoder: Encoder, mesh: Mesh) -> Iterator[np.ndarray]:
-    """The keys of a source from row `done` on, a batch at a time."""
+def _start(config: ConfigDict, editor: edit.Editor, name: str, content: Content) -> tuple[int, int]:
+    """Begin a source, or continue it: how many of its rows are encoded, and the side of its thumbnails (0 for none)."""
+    about = {field: getattr(content, field) for field in ("fingerprint", "origin", "root")}
+    side = (
+        0
+        if content.split is None or config.memory.kept_keys
+        else thumbnails.side_for(config, editor.manifest.rows + len(content))
+    )
+    done = editor.start(name, rows=len(content), **about, thumbnails=side > 0)
+    begun = editor.manifest.unfinished()
+    if begun and begun.thumbnails:
+        return done, side or thumbnails.SIDE  # as it was begun, whatever the config says now
+    return done, 0
+
+
+def _rest(
+    config: ConfigDict, content: Content, done: int, encoder: Encoder, mesh: Mesh, side: int
+) -> Iterator[Encoded]:
+    """A source from row `done` on, a batch at a time."""
     if done == len(content):  # interrupted between the last key and the index
         return iter(())
     if content.split is not None:
         rest = content.split.select(np.arange(done, len(content)))
-        return encode_images(config, rest, encoder, mesh)
+        if side:
+            return _encode(config, rest, encoder, mesh, side)
+        return (Encoded(keys, []) for keys in encode_images(config, rest, encoder, mesh))
     assert content.keys is not None
-    return (content.keys[start : start + SHARD] for start in range(done, len(content), SHARD))
+    return (Encoded(content.keys[start : start + SHARD], []) for start in range(done, len(content), SHARD))
 
 
 def encode_images(config: ConfigDict, split: Split, encoder: Encoder, mesh: Mesh) -> Iterator[np.ndarray]:
     """Keys of a split's images, plain (not augmented), in order, a batch at a time: [b, D] float32."""
+
+    def encode(some: Split) -> Iterator[np.ndarray]:
+        return (batch.keys for batch in _encode(config, some, encoder, mesh, side=0))
+
+    if not config.memory.kept_keys or jax.process_count() > 1:
+        return encode(split)
+    return kept_keys.keys(
+        kept_keys.folder_of(Path(config.memory.kept_keys), make_recipe(config, encoder)), split, encode
+    )
+
+
+def _encode(config: ConfigDict, split: Split, encoder: Encoder, mesh: Mesh, side: int) -> Iterator[Encoded]:
+    """Encode a split's images in batches, and make thumbnails of the same pixels if a side is given."""
     batch_size = sharding.padded_size(config.memory.encode_batch, mesh.size)
     batches = pipeline.eval_batches(
-        split, data.eval_transform(config), batch_size=batch_size, workers=config.data.workers
+        split, data.plain_transform(config), batch_size=batch_size, workers=config.data.workers
     )
     compiled = jax.jit(encoder.encode, out_shardings=sharding.replicated(mesh))
     left = len(split)
-    waiting: jax.Array | None = None  # while the devices encode a batch, the host handles the one before
+    waiting: tuple[jax.Array, list[bytes]] | None = None  # the host handles it while the devices encode the next batch
     for batch in batches:
         images = sharding.put_batch(mesh, {"image": batch["image"]})["image"]
-        encoded, waiting = waiting, compiled(encoder.parameters, images)
+        keys = compiled(encoder.parameters, images)
+        jpegs = thumbnails.of_batch(batch["image"], side) if side else []
+        encoded, waiting = waiting, (keys, jpegs)
         if encoded is not None:
-            yield np.asarray(encoded)
+            yield Encoded(np.asarray(encoded[0]), encoded[1])
             left -= batch_size
     if waiting is not None:
-        yield np.asarray(waiting)[:left]  # without the padding of the last batch
+        yield Encoded(np.asarray(waiting[0])[:left], waiting[1][:left])  # without the padding of the last batch
 
 
 def encode_split(config: ConfigDict, split: Split, encoder: Encoder, mesh: Mesh) -> np.ndarray:
@@ -220,27 +266,31 @@ def encode_split(config: ConfigDict, split: Split, encoder: Encoder, mesh: Mesh)
         return np.concatenate(list(_counted(encode_images(config, split, encoder, mesh), bar)))
 
 
-def _counted(batches: Iterator[np.ndarray], bar: tqdm) -> Iterator[np.ndarray]:
-    for keys in batches:
-        yield keys
-        bar.update(len(keys))
+def _counted(batches: Iterator[Batch], bar: tqdm) -> Iterator[Batch]:
+    for batch in batches:
+        yield batch
+        bar.update(len(batch))
 
 
-def _shards(batches: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Batches of keys, gathered to shards."""
-    gathered: list[np.ndarray] = []
-    for keys in batches:
-        gathered.append(keys)
+def _shards(batches: Iterator[Encoded]) -> Iterator[Encoded]:
+    """Batches, gathered to shards."""
+    gathered: list[Encoded] = []
+    for batch in batches:
+        gathered.append(batch)
         if sum(map(len, gathered)) >= SHARD:
-            yield np.concatenate(gathered)
+            yield _joined(gathered)
             gathered = []
     if gathered:
-        yield np.concatenate(gathered)
+        yield _joined(gathered)
 
 
-def _append(editor: edit.Editor, keys: np.ndarray, content: Content, done: int) -> None:
+def _joined(parts: Sequence[Encoded]) -> Encoded:
+    return Encoded(np.concatenate([part.keys for part in parts]), [jpeg for part in parts for jpeg in part.jpegs])
+
+
+def _append(editor: edit.Editor, shard: Encoded, content: Content, done: int) -> None:
     try:
-        editor.append(keys)
+        editor.append(shard.keys, shard.jpegs)
     except edit.NotFinite as error:
         image = content.columns["image"][done + error.row].as_py()
         raise ValueError(f"the key of {image} is not finite") from error

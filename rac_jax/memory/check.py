@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from rac_jax.memory import classes, columns, index, manifest, store
+from rac_jax.memory import classes, columns, index, manifest, store, thumbnails
 from rac_jax.memory.manifest import BadMemory, Manifest, Source
 from rac_jax.memory.store import Memory
 
@@ -23,8 +23,10 @@ def problems(folder: Path) -> list[str]:
         return [str(error)]
     result = []
     for source, rows in tqdm(list(found.slices()), desc="check", unit="source", leave=False):
-        assert source.columns is not None and source.classes is not None
-        damaged = _problems_of_file(folder, source.columns) + _problems_of_file(folder, source.classes)
+        if source.is_gap:
+            continue
+        kept = [file for file in (source.columns, source.classes, source.thumbnails) if file is not None]
+        damaged = [problem for file in kept for problem in _problems_of_file(folder, file)]
         if store.sha256(keys[rows]) != source.keys_sha256:
             damaged.append(f"{folder / found.keys}: the keys of {source.name} are damaged (checksum)")
         result += damaged or _problems_of_columns(folder, found, source, keys[rows])
@@ -46,9 +48,12 @@ def _problems_of_columns(folder: Path, found: Manifest, source: Source, keys: np
     try:
         table = columns.read(folder / source.columns.name, source.rows, len(found.class_names))
         kept = store.read_sums(folder, found, source)
+        if source.thumbnails is not None:
+            thumbnails.read(folder / source.thumbnails.name, source.rows)
     except (BadMemory, FileNotFoundError) as error:
         return [str(error)]
-    counted = classes.of_rows(columns.labels_of(table), keys)
+    present = source.present_rows() if source.removed else slice(None)
+    counted = classes.of_rows(columns.labels_of(table)[present], keys[present])
     same = np.array_equal(kept.labels, counted.labels) and np.array_equal(kept.counts, counted.counts)
     if same and np.allclose(kept.sums, counted.sums, rtol=1e-9, atol=1e-9):
         return []

@@ -41,6 +41,25 @@ def of_rows(labels: np.ndarray, keys: np.ndarray) -> ClassSums:
     return ClassSums(present.astype(np.int32), counts.astype(np.int64), sums)
 
 
+def none(width: int) -> ClassSums:
+    """Of no rows."""
+    return ClassSums(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros((0, width), np.float64))
+
+
+def changed(sums: ClassSums, label: int, key: np.ndarray, by: int) -> ClassSums:
+    """The counts and sums after a row with this stored key [D] is added (`by` = 1) or removed (−1)."""
+    if label == NO_LABEL:
+        return sums
+    labels = np.union1d(sums.labels, [label]).astype(np.int32)
+    before, mine = np.searchsorted(labels, sums.labels), np.searchsorted(labels, label)
+    counts, added = np.zeros(len(labels), np.int64), np.zeros((len(labels), len(key)), np.float64)
+    counts[before], added[before] = sums.counts, sums.sums
+    counts[mine] += by
+    added[mine] += by * np.asarray(key, np.float64)
+    left = counts > 0
+    return ClassSums(labels[left], counts[left], added[left])
+
+
 def total(sums: Iterable[ClassSums], classes: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Counts [C] int64 and sums [C, D] float64 of several sources together."""
     counts, added = np.zeros(classes, np.int64), np.zeros((classes, width), np.float64)

@@ -1,5 +1,6 @@
 """The text, label and image reference of each row, as mapped Arrow columns."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,6 +31,20 @@ class Strings(Sequence[str]):
         for chunk in self._strings.chunks:
             yield from chunk.to_pylist()
 
+    def parts(self) -> list["Strings"]:
+        """The strings in the parts that they were made of: for texts, one of each source."""
+        return [Strings([chunk]) for chunk in self._strings.chunks]
+
+    def sha256(self) -> str:
+        """The checksum of all strings and their lengths."""
+        digest = hashlib.sha256()
+        for chunk in self._strings.chunks:
+            _, offsets, content = chunk.buffers()
+            ends = np.frombuffer(offsets, np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+            digest.update(np.diff(ends).tobytes())
+            digest.update(memoryview(content)[ends[0] : ends[-1]] if content else b"")
+        return digest.hexdigest()
+
     def take(self, numbers: np.ndarray) -> list[str]:
         """The strings of these numbers [M]."""
         return self._strings.take(pa.array(np.asarray(numbers, np.int64))).to_pylist()
@@ -51,6 +66,11 @@ def make(texts: pa.Array, images: Sequence[str], labels: np.ndarray | None = Non
     )
 
 
+def blank(rows: int) -> pa.Table:
+    """The columns of rows that nothing is known about."""
+    return make(pa.array([""] * rows, pa.large_string()), [""] * rows)
+
+
 def labels_of(table: pa.Table) -> np.ndarray:
     """The labels of a source's rows, [N] int32."""
     return np.concatenate([np.zeros(0, np.int32), *(chunk.to_numpy() for chunk in table["label"].chunks)])
@@ -60,6 +80,13 @@ def relabelled(table: pa.Table, numbers: np.ndarray) -> pa.Table:
     """The columns with label i replaced by numbers[i]."""
     changed = np.append(numbers, NO_LABEL)[labels_of(table)].astype(np.int32)  # −1 reads the last
     return table.set_column(table.column_names.index("label"), "label", pa.array(changed))
+
+
+def appended(table: pa.Table, text: str, image: str, label: int) -> pa.Table:
+    """The columns with one more row."""
+    texts = [*table["text"].cast(pa.large_string()).to_pylist(), text]
+    images, labels = [*table["image"].to_pylist(), image], np.append(labels_of(table), np.int32(label))
+    return make(pa.array(texts, pa.large_string()), images, labels)
 
 
 def write(path: Path, table: pa.Table) -> None:

@@ -7,7 +7,9 @@ files that the manifest does not name; the next change deletes these.
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,12 +20,23 @@ import pyarrow as pa
 from absl import logging
 from tqdm import tqdm
 
-from rac_jax.memory import classes, columns, index, manifest, store
+from rac_jax.memory import classes, columns, index, manifest, store, thumbnails
 from rac_jax.memory.classes import NO_LABEL
-from rac_jax.memory.manifest import ENABLED, ENCODING, REMOVED, BadMemory, File, Manifest, Recipe, Source
-from rac_jax.runtime.files import atomic, writing
+from rac_jax.memory.manifest import (
+    BY_ROW,
+    ENABLED,
+    ENCODING,
+    REMOVED,
+    BadMemory,
+    File,
+    Locked,
+    Manifest,
+    Recipe,
+    Source,
+)
+from rac_jax.runtime.files import atomic, write_bytes, writing
 
-OURS = ("keys-*.bin", "rows-*.arrow", "classes-*.arrow", "index-*.faiss", "*.writing-*")
+OURS = ("keys-*.bin", "rows-*.arrow", "classes-*.arrow", "index-*.faiss", "thumbnails-*.arrow", "*.writing-*")
 
 
 @dataclasses.dataclass
@@ -33,11 +46,16 @@ class Editor:
     folder: Path
     manifest: Manifest
 
-    def start(self, name: str, *, rows: int, fingerprint: str, origin: str, root: str = "") -> int:
-        """Begin a source, or continue it. Returns how many of its rows are encoded: all, if it was added before."""
+    def start(
+        self, name: str, *, rows: int, fingerprint: str, origin: str, root: str = "", thumbnails: bool = False
+    ) -> int:
+        """Begin a source, or continue it. Returns how many of its rows are encoded: all, if it was added before.
+
+        A source that is new has thumbnails, one for each key that is appended, if `thumbnails` says so.
+        """
         unfinished = self.manifest.unfinished()
         if unfinished and (unfinished.name, unfinished.fingerprint) != (name, fingerprint):
-            self._refuse_unfinished(unfinished)
+            self.require_finished()
         if not rows:
             raise BadMemory(f"source {name!r} has no images")
         for source in self.manifest.sources:
@@ -52,20 +70,27 @@ class Editor:
         if not unfinished:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             unfinished = Source(name, ENCODING, rows, 0, origin, root, now, fingerprint)
-            self._commit(sources=(*self.manifest.sources, unfinished))
-        return self._cut_keys(unfinished)
+            if thumbnails:
+                unfinished = dataclasses.replace(unfinished, thumbnails=self._no_thumbnails())
+            self.commit(sources=(*self.manifest.sources, unfinished))
+        return self._cut(unfinished)
 
-    def append(self, keys: np.ndarray) -> None:
-        """Write further keys [M, D] of the source that was begun. They are on the disk when this returns."""
+    def append(self, keys: np.ndarray, jpegs: Sequence[bytes] = ()) -> None:
+        """Write further keys [M, D] of the source that was begun, and their thumbnails if it was begun with them.
+
+        They are on the disk when this returns.
+        """
         source = self.manifest.unfinished()
         assert source is not None
         if keys.shape[1] != self.manifest.width:
             raise BadMemory(f"keys of {keys.shape[1]} numbers; this memory's have {self.manifest.width}")
-        stored = self._stored(keys)
-        with writing(self._keys()), self._keys().open("ab") as file:
-            file.write(stored.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
+        if len(jpegs) != (len(keys) if source.thumbnails else 0):
+            raise ValueError(f"{len(jpegs)} thumbnails for {len(keys)} keys of {source.name}")
+        stored = self.stored(keys)
+        if source.thumbnails:
+            size = _append(self.folder / source.thumbnails.name, thumbnails.message(jpegs))
+            source = dataclasses.replace(source, thumbnails=dataclasses.replace(source.thumbnails, bytes=size))
+        _append(self._keys(), stored.tobytes())
         self._replace(dataclasses.replace(source, encoded=source.encoded + len(keys)))
 
     def finish(self, table: pa.Table, class_names: Sequence[str] = ()) -> None:
@@ -80,22 +105,25 @@ class Editor:
         before, known = self.manifest.rows, _grown(self.manifest.class_names, table, class_names)
         place = {name: number for number, name in enumerate(known)}
         table = columns.relabelled(table, np.array([place.get(name, NO_LABEL) for name in class_names], np.int32))
-        done = dataclasses.replace(source, state=ENABLED, columns=self._write("rows", table, columns.write))
+        done = dataclasses.replace(source, state=ENABLED, columns=self.write("rows", table, columns.write))
         keys = store.map_keys(self.folder, self.manifest.with_source(done))
         sums = classes.of_rows(columns.labels_of(table), keys[before:])
         done = dataclasses.replace(
             done,
-            classes=self._write("classes", sums, classes.write),
+            classes=self.write("classes", sums, classes.write),
             keys_sha256=store.sha256(keys[before:]),
             keys_glance=store.glance(keys[before:]),
+            thumbnails=source.thumbnails and store.described(self.folder / source.thumbnails.name),
         )
-        if before:
-            built = store.read_index(self.folder, self.manifest, keys[:before], writable=True)
-            built = index.add(built, keys[before:])
-        else:
-            built = index.build(keys, self.manifest.recipe["index"])
         sources = self.manifest.with_source(done).sources
-        self._commit(index=self._write_index(built), sources=sources, class_names=known)
+        self.commit(index=self.indexed(keys), tail=0, sources=sources, class_names=known)
+
+    def indexed(self, keys: np.ndarray) -> File:
+        """An index of keys [N, D]: the memory's own, with those that it does not hold yet."""
+        if self.manifest.index is None:
+            return self._write_index(index.build(keys, self.manifest.recipe["index"]))
+        built = store.read_index(self.folder, self.manifest, keys[: self.manifest.indexed], writable=True)
+        return self._write_index(index.add(built, keys))
 
     def set_state(self, name: str, state: str) -> None:
         """Enable, disable or remove a source. Removing an unfinished source deletes it immediately."""
@@ -105,36 +133,61 @@ class Editor:
         if not source.finished:
             self.forget(source)
         elif source.state != state:
-            self._replace(dataclasses.replace(source, state=state))
+            parts = {id(s) for s in self.manifest.sources if s.name == name and s.state != REMOVED}  # see rows.py
+            changed = (dataclasses.replace(s, state=state) if id(s) in parts else s for s in self.manifest.sources)
+            self.commit(sources=tuple(changed))
 
     def forget(self, source: Source) -> None:
         """Drop a source that is not finished. Its keys are cut off first, which frees space on a full disk."""
         if self._keys().exists():
             with contextlib.suppress(OSError):
                 os.truncate(self._keys(), self._bytes(self.manifest.rows))
-        self._commit(sources=tuple(s for s in self.manifest.sources if s is not source))
+        self.commit(sources=tuple(s for s in self.manifest.sources if s is not source))
 
     def compact(self) -> int:
         """Delete the rows of removed sources and rebuild the index. Returns how many were deleted."""
-        if unfinished := self.manifest.unfinished():
-            self._refuse_unfinished(unfinished)
-        removed = sum(source.rows for source in self.manifest.sources if source.state == REMOVED)
+        self.require_finished()
+        kept = [(source, rows) for source, rows in self.manifest.slices() if source.state != REMOVED]
+        compacted = [self._without_removed(source) for source, _ in kept]
+        keys = store.map_keys(self.folder, self.manifest)
+        removed = self.manifest.rows - sum(source.rows for source in compacted)
         if not removed:
             return 0
-        number = self.manifest.version + 1
-        keys = store.map_keys(self.folder, self.manifest)
-        with atomic(self.folder / f"keys-{number}.bin") as path, path.open("wb") as file:
-            for source, rows in self.manifest.slices():
-                if source.state != REMOVED:
-                    for part in tqdm(list(store.in_parts(keys[rows])), desc=f"compact: {source.name}", leave=False):
-                        file.write(part.tobytes())
-        sources = tuple(source for source in self.manifest.sources if source.state != REMOVED)
-        compacted = dataclasses.replace(self.manifest, keys=f"keys-{number}.bin", sources=sources)
-        built = index.build(store.map_keys(self.folder, compacted), self.manifest.recipe["index"])
-        self._commit(keys=compacted.keys, sources=sources, index=self._write_index(built))
+        name = f"keys-{self.manifest.version + 1}.bin"
+        with atomic(self.folder / name) as path, path.open("wb") as file:
+            for (source, rows), after in zip(kept, compacted, strict=True):
+                mine = keys[rows] if after is source else keys[rows][source.present_rows()]
+                for part in tqdm(list(store.in_parts(mine)), desc=f"compact: {source.name}", leave=False):
+                    file.write(part.tobytes())
+        new = dataclasses.replace(self.manifest, keys=name, sources=tuple(compacted))
+        self.manifest = dataclasses.replace(self.manifest, index=None)
+        file_ = self.indexed(store.map_keys(self.folder, new))
+        self.commit(keys=name, sources=new.sources, index=file_, tail=0)
+        shutil.rmtree(self.folder / store.TOKENS, ignore_errors=True)  # those of remaining texts are made again
         return removed
 
-    def _stored(self, keys: np.ndarray) -> np.ndarray:
+    def _without_removed(self, source: Source) -> Source:
+        """The same source after its removed rows are gone. Only one that was made row by row: others' rows have ids."""
+        if not source.removed or source.origin != BY_ROW:
+            return source
+        assert source.columns is not None and source.thumbnails is not None
+        present = source.present_rows()
+        table = columns.read(self.folder / source.columns.name, source.rows, len(self.manifest.class_names))
+        small = thumbnails.read(self.folder / source.thumbnails.name, source.rows)
+        start = next(rows.start for other, rows in self.manifest.slices() if other is source)
+        keys = store.map_keys(self.folder, self.manifest)[start + present]
+        return dataclasses.replace(
+            source,
+            rows=len(present),
+            encoded=len(present),
+            removed=(),
+            columns=self.write("rows", table.take(pa.array(present)), columns.write),
+            thumbnails=self.write("thumbnails", [small[row] for row in present], thumbnails.write),
+            keys_sha256=store.sha256(keys),
+            keys_glance=store.glance(keys),
+        )
+
+    def stored(self, keys: np.ndarray) -> np.ndarray:
         """Keys as the file holds them; one that is not finite is refused."""
         if self.manifest.recipe["index"]["metric"] == "cosine":
             keys = index.unit(keys)
@@ -144,9 +197,10 @@ class Editor:
             raise NotFinite(row)
         return stored
 
-    def _write(self, name: str, content: Any, write: Callable[[Path, Any], None]) -> File:
-        """A file of the source that is being finished."""
-        path = self.folder / f"{name}-{self.manifest.version + 1}.arrow"
+    def write(self, name: str, content: Any, write: Callable[[Path, Any], None]) -> File:
+        """A file of a source, under a name that is not taken. It counts when a manifest names it."""
+        paths = (self.folder / f"{name}-{number}.arrow" for number in itertools.count(self.manifest.version + 1))
+        path = next(path for path in paths if not path.exists())
         with atomic(path) as temporary:
             write(temporary, content)
         return store.described(path)
@@ -157,10 +211,16 @@ class Editor:
             built.write(temporary)
         return store.described(path)
 
-    def _replace(self, source: Source) -> None:
-        self._commit(sources=self.manifest.with_source(source).sources)
+    def append_keys(self, keys: np.ndarray) -> None:
+        """Write keys [M, D] in stored form after those of the memory's rows, in place of what is there."""
+        if self._keys().exists():
+            os.truncate(self._keys(), self._bytes(self.manifest.rows))  # left over from a change that was interrupted
+        _append(self._keys(), keys.tobytes())
 
-    def _commit(self, **changes: Any) -> None:
+    def _replace(self, source: Source) -> None:
+        self.commit(sources=self.manifest.with_source(source).sources)
+
+    def commit(self, **changes: Any) -> None:
         """Make the change by replacing the manifest, then delete files that it no longer names."""
         self.manifest = dataclasses.replace(self.manifest, version=self.manifest.version + 1, **changes)
         manifest.write(self.folder, self.manifest)
@@ -187,10 +247,16 @@ class Editor:
         """The size of so many keys in the file."""
         return rows * self.manifest.width * np.dtype(self.manifest.recipe["keys"]).itemsize
 
-    def _cut_keys(self, source: Source) -> int:
-        """Cut off keys of the unfinished source that were not committed. Returns how many it has.
+    def _no_thumbnails(self) -> File:
+        """A file for the thumbnails of a source that begins."""
+        path = self.folder / f"thumbnails-{self.manifest.version + 1}.arrow"
+        write_bytes(path, thumbnails.START)
+        return File(path.name, len(thumbnails.START), "")
 
-        They may be fewer than the manifest says, if `forget` was interrupted.
+    def _cut(self, source: Source) -> int:
+        """Cut off keys and thumbnails of the unfinished source that were not committed. Returns how many it has.
+
+        They may be fewer than the manifest says, if `forget` was interrupted: one with thumbnails then begins again.
         """
         before = self.manifest.rows
         there = self._keys().stat().st_size if self._keys().exists() else 0
@@ -200,17 +266,25 @@ class Editor:
                 f"Delete {self.folder} to rebuild it"
             )
         encoded = min(source.encoded, there // self._bytes(1) - before)
+        if small := source.thumbnails:
+            path = self.folder / small.name
+            if encoded < source.encoded or not path.exists() or path.stat().st_size < small.bytes:
+                encoded, small = 0, self._no_thumbnails()
+            else:
+                os.truncate(path, small.bytes)
         if there > self._bytes(before + encoded):
             os.truncate(self._keys(), self._bytes(before + encoded))
         if encoded < source.encoded:
-            self._replace(dataclasses.replace(source, encoded=encoded))
+            self._replace(dataclasses.replace(source, encoded=encoded, thumbnails=small))
         return encoded
 
-    def _refuse_unfinished(self, source: Source) -> None:
-        raise BadMemory(
-            f"source {source.name!r} is not finished: {source.encoded} of {source.rows} images are encoded. "
-            "Finish it with the command that began it, or remove it"
-        )
+    def require_finished(self) -> None:
+        """Refuse a change while a source is begun and not finished."""
+        if source := self.manifest.unfinished():
+            raise BadMemory(
+                f"source {source.name!r} is not finished: {source.encoded} of {source.rows} images are encoded. "
+                "Finish it with the command that began it, or remove it"
+            )
 
 
 class NotFinite(ValueError):
@@ -251,10 +325,19 @@ def _locked(folder: Path, wait: bool) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not wait:
-                raise BadMemory(f"another process is changing the memory in {folder}; try again later") from None
+                raise Locked(f"another process is changing the memory in {folder}; try again later") from None
             logging.warning("waiting for another process that is changing the memory in %s", folder)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _append(path: Path, content: bytes) -> int:
+    """Write to the end of a file, and to the disk. Returns the file's size."""
+    with writing(path), path.open("ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
 
 
 def _grown(known: tuple[str, ...], table: pa.Table, class_names: Sequence[str]) -> tuple[str, ...]:

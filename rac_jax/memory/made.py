@@ -1,10 +1,13 @@
 """Synthetic keys, in any number, with near neighbours as real keys have: for measurements."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from rac_jax.memory import index
 
 MEAN, POWER = 0.3, 1.4  # the squared length of the mean; how fast the variance falls
+PART = 2**16  # keys that are made at once
 MOVED = 0.6  # how far keys are moved: the share of the deviation that is redrawn
 
 
@@ -15,15 +18,20 @@ def keys(rows: int, width: int, seed: int = 0) -> np.ndarray:
     a query with about as many keys (515, 994 and 1,684 among 678, 2,712 and 10,847) as among EfficientNet-Lite0's of
     CIFAR-100-LT (619, 1,158 and 1,675). Clusters that lie apart would not do: a search never leaves its own.
     """
+    return np.concatenate(list(parts(rows, width, seed)))
+
+
+def parts(rows: int, width: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """The same keys a part at a time, for more of them than fit into memory."""
     random = np.random.default_rng([seed, rows])
     spread = np.arange(1, width + 1, dtype=np.float32) ** (-POWER / 2)
     spread *= ((1 - MEAN) / np.square(spread).sum()) ** 0.5
-    result = np.empty((rows, width), np.float32)
-    for start in range(0, rows, 2**16):
-        part = result[start : start + 2**16]
-        part[:] = random.standard_normal(part.shape, np.float32) * spread
-    result[:, 0] += MEAN**0.5
-    return index.unit(result)
+    # Turned, so that no coordinate matters more than another: an index that quantises coordinates would suffer.
+    turned = np.linalg.qr(np.random.default_rng(0).standard_normal((width, width)))[0].astype(np.float32)
+    for start in range(0, rows, PART):
+        part = random.standard_normal((min(PART, rows - start), width), np.float32) * spread
+        part[:, 0] += MEAN**0.5
+        yield index.unit(part @ turned)
 
 
 def like(keys: np.ndarray, rows: int, seed: int = 0) -> np.ndarray:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rac_jax.config import difference
 from rac_jax.runtime import files
 
@@ -20,17 +22,23 @@ FILE_NAMES = {
     "rows": r"rows-\d+\.arrow",
     "classes": r"classes-\d+\.arrow",
     "index": r"index-\d+\.faiss",
+    "thumbnails": r"thumbnails-\d+\.arrow",
 }
 
 ENABLED, DISABLED = "enabled", "disabled"
 REMOVED = "removed"  # its rows stay in the files, and hidden, until the memory is compacted
 ENCODING = "encoding"  # not all of its keys are written; it is not part of the memory yet
+BY_ROW = "added one by one"  # the origin of a source that single rows are added to: see rows.py
 
 Recipe = dict[str, Any]
 
 
 class BadMemory(ValueError):
     """A memory that cannot be used; the message says why and what would work."""
+
+
+class Locked(BadMemory):
+    """Another process is changing the memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +66,26 @@ class Source:
     classes: File | None = None  # counts and sums of keys for each class; None while it is being encoded
     keys_sha256: str = ""
     keys_glance: str = ""  # digest of the first and last bytes, which opening compares
+    thumbnails: File | None = None  # a small JPEG of each row; without a checksum while it is being encoded
+    removed: tuple[int, ...] = ()  # rows, counted from its first, that were removed one by one; ascending
 
     @property
     def finished(self) -> bool:
         return self.state != ENCODING
+
+    @property
+    def is_gap(self) -> bool:
+        """Keys that nothing refers to any more: rows that were copied elsewhere, one by one (see rows.py)."""
+        return self.state == REMOVED and self.columns is None
+
+    @property
+    def present(self) -> int:
+        """How many rows it has, without those that were removed."""
+        return self.rows - len(self.removed)
+
+    def present_rows(self) -> np.ndarray:
+        """These rows, counted from its first."""
+        return np.setdiff1d(np.arange(self.rows), np.array(self.removed, np.int64))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,17 +100,24 @@ class Manifest:
     index: File | None = None  # None before the first source is finished
     sources: tuple[Source, ...] = ()
     class_names: tuple[str, ...] = ()  # the class table: a label is a place in it. It only grows
+    tail: int = 0  # rows at the end that the index does not hold: see index/tail.py
 
     @property
     def fingerprint(self) -> str:
         """What can be retrieved, as one string: the recipe and the enabled sources."""
-        inside = sorted(source.fingerprint for source in self.sources if source.state == ENABLED)
+        enabled = [source for source in self.sources if source.state == ENABLED]
+        inside = sorted(" ".join((source.fingerprint, *map(str, source.removed))) for source in enabled)
         return _digest({"recipe": self.recipe, "sources": inside})
 
     @property
     def rows(self) -> int:
         """Rows of all finished sources, whether they may be returned or not."""
         return sum(source.rows for source in self.sources if source.finished)
+
+    @property
+    def indexed(self) -> int:
+        """How many of them the index holds."""
+        return self.rows - self.tail
 
     def slices(self) -> Iterator[tuple[Source, slice]]:
         """The finished sources and where their rows are."""
@@ -104,6 +135,14 @@ class Manifest:
                 return source
         raise BadMemory(f"there is no source {name!r}; there are: {', '.join(s.name for s in known) or 'none'}")
 
+    def rows_by_source(self, *states: str) -> dict[str, int]:
+        """How many rows the sources in these states have, without removed ones; by name, which parts share."""
+        total: dict[str, int] = {}
+        for source in self.sources:
+            if source.state in states:
+                total[source.name] = total.get(source.name, 0) + source.present
+        return total
+
     def unfinished(self) -> Source | None:
         """The source that is being encoded, or was when its build was interrupted."""
         return next((source for source in self.sources if not source.finished), None)
@@ -116,8 +155,18 @@ class Manifest:
 
 def files_of(manifest: Manifest) -> list[str]:
     """The names of the files that a memory consists of, beside the manifest."""
-    named = [manifest.index, *(file for source in manifest.sources for file in (source.columns, source.classes))]
+    of_sources = [(source.columns, source.classes, source.thumbnails) for source in manifest.sources]
+    named = [manifest.index, *(file for files_ in of_sources for file in files_)]
     return [manifest.keys, *(file.name for file in named if file)]
+
+
+def checksums(manifest: Manifest) -> Iterator[str]:
+    """The checksums of the files, and of the keys of each source."""
+    for source in manifest.sources:
+        yield source.keys_sha256
+        yield from (file.sha256 for file in (source.columns, source.classes, source.thumbnails) if file)
+    if manifest.index:
+        yield manifest.index.sha256
 
 
 def exists(folder: Path) -> bool:
@@ -162,6 +211,7 @@ def _checked(path: Path, manifest: Manifest) -> Manifest:
     for source in manifest.sources:
         files_ |= {f"rows of {source.name}": source.columns and source.columns.name}
         files_ |= {f"classes of {source.name}": source.classes and source.classes.name}
+        files_ |= {f"thumbnails of {source.name}": source.thumbnails and source.thumbnails.name}
     for use, name in files_.items():
         kind = use.partition(" ")[0]
         if name is not None and not re.fullmatch(FILE_NAMES[kind], str(name)):
@@ -169,10 +219,11 @@ def _checked(path: Path, manifest: Manifest) -> Manifest:
     recipe = manifest.recipe
     holds = [
         _is_count(manifest.version) and _is_count(manifest.width) and manifest.width > 0,
+        _is_count(manifest.tail) and manifest.tail <= manifest.rows,
         isinstance(manifest.weights, str),
         recipe["keys"] in ("float32", "float16"),
         recipe["index"]["metric"] in ("cosine", "l2"),
-        recipe["index"]["kind"] in ("auto", "flat", "hnsw", "hnsw_sq", "ivf_sq", "milvus"),
+        recipe["index"]["kind"] in ("auto", "flat", "hnsw", "hnsw_sq", "ivf_sq", "ivf_rabitq", "milvus"),
         all(_is_count(recipe["index"].get(name, 2)) for name in ("m", "ef_construction")),
         all(isinstance(name, str) for name in manifest.class_names),
         len(set(manifest.class_names)) == len(manifest.class_names),
@@ -202,7 +253,9 @@ def _plausible(source: Source) -> bool:
         and _is_count(source.rows)
         and _is_count(source.encoded)
         and source.encoded <= source.rows
-        and (not source.finished or (source.columns is not None and source.classes is not None))
+        and all(_is_count(row) and row < source.rows for row in source.removed)
+        and list(source.removed) == sorted(set(source.removed))
+        and (not source.finished or source.is_gap or (source.columns is not None and source.classes is not None))
     )
 
 
@@ -241,11 +294,14 @@ def require_recipe(folder: Path, found: Recipe, wanted: Recipe) -> None:
 
 
 def _source(entry: dict[str, Any]) -> Source:
-    return Source(**{**entry, "columns": _file(entry["columns"]), "classes": _file(entry["classes"])})
+    files_ = {name: _file(entry[name]) for name in ("columns", "classes")}
+    removed = tuple(entry.get("removed", ()))
+    return Source(**{**entry, **files_, "thumbnails": _file(entry.get("thumbnails")), "removed": removed})
 
 
 def _file(entry: dict[str, Any] | None) -> File | None:
-    if entry is not None and not (_is_count(entry["bytes"]) and isinstance(entry["sha256"], str)):
+    texts = ("name", "sha256")
+    if entry is not None and not (_is_count(entry["bytes"]) and all(isinstance(entry[name], str) for name in texts)):
         raise TypeError(f"a file is not described by {entry}")
     return None if entry is None else File(**entry)
 

@@ -69,11 +69,12 @@ def of_split(dataset: Dataset, name: str, origin: str = "") -> Content:
     Class names, not texts, identify classes. An image whose label is −1 has none, and needs a caption.
     """
     split = dataset.split(name)
+    labels = split.labels if split.memory_labels is None else split.memory_labels
     of_class = pa.array(dataset.class_texts, pa.large_string())
     if split.captions is None:
-        texts: pa.Array = pa.DictionaryArray.from_arrays(pa.array(split.labels, pa.int32()), of_class)
+        texts: pa.Array = pa.DictionaryArray.from_arrays(pa.array(labels, pa.int32()), of_class)
     else:
-        own = of_class.take(pa.array(split.labels, pa.int32(), mask=split.labels < 0))
+        own = of_class.take(pa.array(labels, pa.int32(), mask=labels < 0))
         captions = pa.array(split.captions, pa.large_string())
         texts = pc.if_else(pc.equal(captions, ""), own, captions)
     root = str(Path(split.images.root).resolve()) if isinstance(split.images, files.FileImages) else ""
@@ -84,7 +85,7 @@ def of_split(dataset: Dataset, name: str, origin: str = "") -> Content:
         origin=origin or f"{dataset.name}, {name}",
         root=root,
         fingerprint=fingerprint,
-        columns=columns.make(texts, split.images.references(), split.labels),
+        columns=columns.make(texts, split.images.references(), labels),
         class_names=dataset.class_names,
         split=split,
     )

@@ -5,8 +5,11 @@ keys-N.bin      [rows, width] float32 or float16, the keys of all sources, one r
 rows-N.arrow    for each source, its rows' texts, labels and image references
 classes-N.arrow for each source, how many rows each class has and the sum of their keys
 index-N.faiss   finds rows by key
+thumbnails-N.arrow  for each source that has them, a small JPEG of each row
+tokens/         the texts as tokens, kept by retrieval/texts.py; may be deleted
 """
 
+import bisect
 import dataclasses
 import functools
 import hashlib
@@ -16,12 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from rac_jax.memory import classes, columns, index, manifest
+from rac_jax.memory import classes, columns, index, manifest, thumbnails
 from rac_jax.memory.classes import ClassSums
 from rac_jax.memory.columns import Strings
 from rac_jax.memory.index.milvus import MilvusFailed
+from rac_jax.memory.index.tail import WithTail
 from rac_jax.memory.manifest import BadMemory, Manifest, Recipe, Source
+from rac_jax.memory.thumbnails import Thumbnails
 
+TOKENS = "tokens"  # a folder
 GLANCE = 4096  # bytes at either end of a source's keys, compared on opening; `check` reads all
 VERIFIED_UP_TO = 2**26  # bytes: smaller files are compared with their checksums on opening; `check` does it for all
 CHUNK = 2**24  # bytes that are read at once
@@ -40,6 +46,7 @@ class Memory:
     sums_of: tuple[ClassSums, ...]  # for each finished source: the counts and sums of keys of its classes
     images: Strings  # [N] references
     index: Any
+    thumbnails_of: tuple[Thumbnails | None, ...]  # for each finished source
     kept: np.ndarray | None = None  # [N] bool: the rows that this run uses; None for all enabled rows
 
     def __len__(self) -> int:
@@ -95,8 +102,20 @@ class Memory:
     @functools.cached_property
     def _of_enabled_sources(self) -> np.ndarray | None:
         sources = [source for source, _ in self.manifest.slices()]
-        enabled = np.array([source.state == manifest.ENABLED for source in sources], bool)
-        return None if enabled.all() else np.repeat(enabled, [source.rows for source in sources])
+        if all(source.state == manifest.ENABLED and not source.removed for source in sources):
+            return None
+        allowed = np.zeros(len(self), bool)
+        for source, rows in self.manifest.slices():
+            allowed[rows] = source.state == manifest.ENABLED
+            allowed[rows.start + np.array(source.removed, np.int64)] = False
+        return allowed
+
+    def holds(self, row: int) -> bool:
+        """Whether there is such a row that was not removed."""
+        if not 0 <= row < len(self):
+            return False
+        source, position = self.source_of(row)
+        return source.state != manifest.REMOVED and position not in source.removed
 
     def row_of(self, data_fingerprint: str, ids: np.ndarray) -> np.ndarray:
         """Rows of a split's images by their ids, int32; −1 for all when the split is not inside."""
@@ -110,7 +129,29 @@ class Memory:
 
     def source_of(self, row: int) -> tuple[Source, int]:
         """The source that a row is of, and the row's number in it."""
-        return next((source, row - rows.start) for source, rows in self.manifest.slices() if row < rows.stop)
+        source, rows = self._slices[self._place_of(row)]
+        return source, row - rows.start
+
+    @functools.cached_property
+    def _slices(self) -> list[tuple[Source, slice]]:
+        return list(self.manifest.slices())
+
+    def _place_of(self, row: int) -> int:
+        """The place of a row's source among the finished ones."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"there is no row {row}; the memory has {len(self)}")
+        return bisect.bisect_right(self._slices, row, key=lambda part: part[1].stop)
+
+    def source_names(self, rows: np.ndarray) -> list[str]:
+        """The name of the source of each row [M]."""
+        stops = [part.stop for _, part in self._slices]
+        return [self._slices[place][0].name for place in np.searchsorted(stops, rows, side="right")]
+
+    def thumbnail(self, row: int) -> bytes | None:
+        """A small JPEG of a row's image, if its source has them."""
+        place = self._place_of(row)
+        kept = self.thumbnails_of[place]
+        return None if kept is None else kept[row - self._slices[place][1].start]
 
     def file_of(self, row: int) -> Path | None:
         """The file of a row's image, if it is one and still there."""
@@ -119,24 +160,30 @@ class Memory:
         return path if root and path.is_file() else None
 
 
-def read(folder: Path) -> Memory:
-    """Open a memory; a missing, damaged or foreign file is an error that names it."""
+def read(folder: Path, before: Memory | None = None) -> Memory:
+    """Open a memory; a missing, damaged or foreign file is an error that names it.
+
+    Files that `before`, an earlier state of it, consists of too are not compared with their checksums again.
+    """
     found = manifest.read(folder)
+    verified = frozenset(manifest.checksums(before.manifest)) if before is not None else frozenset()
     try:
-        return _open(folder, found)
+        return _open(folder, found, verified)
     except FileNotFoundError:
         if manifest.read(folder).version == found.version:
             raise
-        return read(folder)  # it was changed at this moment
+        return read(folder, before)  # it was changed at this moment
 
 
-def _open(folder: Path, found: Manifest) -> Memory:
+def _open(folder: Path, found: Manifest, verified: frozenset[str]) -> Memory:
     if found.index is None:
         encoding = found.unfinished()
         done = f": {encoding.encoded} of {encoding.rows} images of {encoding.name} are encoded" if encoding else ""
         raise BadMemory(f"the memory in {folder} is not finished{done}. The command that builds it goes on with it")
     keys = map_keys(folder, found)
     for source, rows in found.slices():
+        if source.is_gap or source.keys_sha256 in verified:
+            continue
         damaged = glance(keys[rows]) != source.keys_glance
         if not damaged and keys[rows].nbytes <= VERIFIED_UP_TO:
             damaged = sha256(keys[rows]) != source.keys_sha256
@@ -144,21 +191,29 @@ def _open(folder: Path, found: Manifest) -> Memory:
             raise BadMemory(
                 f"{folder / found.keys} is damaged: its keys are not those of {source.name}. {_anew(folder)}"
             )
-    tables, sums = [], []
+    tables, sums, small = [], [], []
     for source, _ in found.slices():
-        assert source.columns is not None and source.classes is not None
-        tables.append(columns.read(_whole(folder, source.columns), source.rows, len(found.class_names)))
-        sums.append(read_sums(folder, found, source))
+        if source.columns is None:
+            tables.append(columns.blank(source.rows))
+        else:
+            path = _whole(folder, source.columns, verified)
+            tables.append(columns.read(path, source.rows, len(found.class_names)))
+        sums.append(read_sums(folder, found, source, verified))
+        kept = source.thumbnails
+        small.append(None if kept is None else thumbnails.read(_whole(folder, kept, verified), source.rows))
     texts, text_of, images = columns.split(tables)
     label_of = np.concatenate([np.zeros(0, np.int32), *map(columns.labels_of, tables)])
-    opened = read_index(folder, found, keys)
-    return Memory(folder, found, keys, texts, text_of, label_of, tuple(sums), images, opened)
+    opened = read_index(folder, found, keys[: found.indexed], verified=verified)
+    if found.tail:
+        opened = WithTail(opened, keys[found.indexed :])
+    return Memory(folder, found, keys, texts, text_of, label_of, tuple(sums), images, opened, tuple(small))
 
 
-def read_sums(folder: Path, found: Manifest, source: Source) -> ClassSums:
+def read_sums(folder: Path, found: Manifest, source: Source, verified: frozenset[str] = frozenset()) -> ClassSums:
     """The counts and sums of a finished source's classes."""
-    assert source.classes is not None
-    path = _whole(folder, source.classes)
+    if source.classes is None:
+        return classes.none(found.width)
+    path = _whole(folder, source.classes, verified)
     return classes.read(path, classes=len(found.class_names), width=found.width)
 
 
@@ -175,10 +230,12 @@ def map_keys(folder: Path, found: Manifest) -> np.ndarray:
     return np.memmap(path, dtype, "r", shape=(found.rows, found.width))
 
 
-def read_index(folder: Path, found: Manifest, keys: np.ndarray, *, writable: bool = False) -> Any:
+def read_index(
+    folder: Path, found: Manifest, keys: np.ndarray, *, writable: bool = False, verified: frozenset[str] = frozenset()
+) -> Any:
     """The index, which must be of these keys."""
     assert found.index is not None
-    path = _whole(folder, found.index)
+    path = _whole(folder, found.index, verified)
     try:
         opened = index.read(path, keys, found.recipe["index"], writable=writable)
     except MilvusFailed:
@@ -201,8 +258,8 @@ def glance(keys: np.ndarray) -> str:
     return hashlib.sha256(flat[:some].tobytes() + flat[-some:].tobytes()).hexdigest()
 
 
-def _whole(folder: Path, file: manifest.File) -> Path:
-    """The path of a file, after checking that it exists and has its original size."""
+def _whole(folder: Path, file: manifest.File, verified: frozenset[str] = frozenset()) -> Path:
+    """The path of a file, after checking that it exists and has its original size and, unless verified, content."""
     path = folder / file.name
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing. {_anew(folder)}")
@@ -210,7 +267,7 @@ def _whole(folder: Path, file: manifest.File) -> Path:
         raise BadMemory(
             f"{path} is damaged: {path.stat().st_size} bytes, and {file.bytes} were written. {_anew(folder)}"
         )
-    if file.bytes <= VERIFIED_UP_TO and described(path) != file:
+    if file.sha256 not in verified and file.bytes <= VERIFIED_UP_TO and described(path) != file:
         raise BadMemory(f"{path} is damaged (checksum). {_anew(folder)}")
     return path
 

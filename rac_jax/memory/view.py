@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from rac_jax.data.decode import decode
@@ -24,10 +25,14 @@ class MemoryView:
 
     @property
     def sources(self) -> list[dict[str, Any]]:
-        """Name, state, number of rows and origin of each source."""
-        shown = ("name", "state", "rows", "origin", "added")
-        kept = [source for source in self._memory.manifest.sources if source.state != manifest.REMOVED]
-        return [{name: getattr(source, name) for name in shown} for source in kept]
+        """Name, state, number of rows and origin of each source that has rows."""
+        found = self._memory.manifest
+        rows = found.rows_by_source(manifest.ENABLED, manifest.DISABLED)
+        first = {name: found.source(name) for name, number in rows.items() if number}
+        return [
+            {"name": name, "state": s.state, "rows": rows[name], "origin": s.origin, "added": s.added}
+            for name, s in first.items()
+        ]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -39,6 +44,33 @@ class MemoryView:
     def classes(self) -> tuple[str, ...]:
         """The classes of the enabled rows."""
         return tuple(self.counts)
+
+    @property
+    def version(self) -> int:
+        """Goes up with every edit."""
+        return self._memory.version
+
+    @property
+    def numbering(self) -> str:
+        """Row numbers mean the same rows as long as this is the same: until the memory is compacted."""
+        return self._memory.manifest.keys
+
+    def holds(self, number: int) -> bool:
+        """Whether there is a row of that number."""
+        return self._memory.holds(number)
+
+    def examples(self, each: int) -> dict[str, list[int]]:
+        """The first enabled rows of each class, at most so many; those with thumbnails or not."""
+        memory, allowed = self._memory, self._memory.allowed()
+        rows = np.arange(len(memory)) if allowed is None else np.flatnonzero(allowed)
+        order = rows[np.argsort(memory.label_of[rows], kind="stable")]
+        found, starts = np.unique(memory.label_of[order], return_index=True)
+        ends = np.append(starts[1:], len(order))
+        return {
+            memory.class_names[label]: order[start : min(end, start + each)].tolist()
+            for label, start, end in zip(found.tolist(), starts.tolist(), ends.tolist(), strict=True)
+            if label >= 0
+        }
 
     def row(self, number: int) -> dict[str, Any]:
         """Label, text, source and image reference of a row."""
@@ -52,6 +84,11 @@ class MemoryView:
         }
 
     def image(self, number: int) -> Image.Image | None:
-        """The image of a row, if its file is still there."""
-        path = self._memory.file_of(number)
-        return None if path is None else Image.fromarray(decode(read_bytes(path), str(path)))
+        """The image of a row, or its thumbnail if the file is not there; None if there is neither."""
+        found = self._memory.file_of(number)
+        encoded = self.thumbnail(number) if found is None else read_bytes(found)
+        return None if encoded is None else Image.fromarray(decode(encoded, str(found or f"row {number}")))
+
+    def thumbnail(self, number: int) -> bytes | None:
+        """A small JPEG of a row, if the memory keeps them."""
+        return self._memory.thumbnail(range(len(self._memory))[number])

@@ -199,25 +199,23 @@ def _image_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g: 
 def _kernel_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g: jax.Array) -> jax.Array:
     """For each tap the sum of x · g over all pixels.
 
-    It loops over taps because unrolling doubles the compile time. A few rows are added elementwise and the rest is
-    summed by a product with ones, because XLA's sums over pixels are slow on CPUs. Examples are summed after the loop,
-    so that there is one sum over devices.
+    A few rows are added elementwise and the rest is summed by a product with ones, because XLA's sums over pixels are
+    slow on CPUs. A loop over taps would compile in half the time, but its slices are not vectorised: it takes 3 to 7
+    times as long. Examples are summed at the end, so that there is one sum over devices.
     """
     size, channels = kernel.shape[0], kernel.shape[-1]
     batch, height, width, _ = g.shape
     padded = jax.lax.optimization_barrier(jnp.pad(x, ((0, 0), *pads, (0, 0))))
-    window = (batch, (height - 1) * stride + 1, (width - 1) * stride + 1, channels)
     fold = max(n for n in range(1, 9) if height % n == 0)
     ones = jnp.ones((batch, (height // fold) * width), g.dtype)
 
-    def tap(number: jax.Array) -> jax.Array:
-        pixels = jax.lax.dynamic_slice(padded, (0, number // size, number % size, 0), window)
-        product = pixels[:, ::stride, ::stride] * g
+    def tap(i: int, j: int) -> jax.Array:
+        product = _tap(padded, i, j, stride, height, width) * g
         rows = functools.reduce(jnp.add, [product[:, n::fold] for n in range(fold)])
         rows = jax.lax.optimization_barrier(rows.reshape(batch, -1, channels))
         return jnp.einsum("bn,bnc->bc", ones, rows, preferred_element_type=jnp.float32)
 
-    sums = jnp.sum(jax.lax.map(tap, jnp.arange(size * size)), axis=1)
+    sums = jnp.sum(jnp.stack([tap(i, j) for i in range(size) for j in range(size)]), axis=1)
     return sums.reshape(kernel.shape).astype(kernel.dtype)
 
 

@@ -86,6 +86,8 @@ class Block(nnx.Module):
 class EfficientNetLite(nnx.Module):
     """Images to the average of the last feature map, 1280-d."""
 
+    entrance = ("stem",)  # what stands before the blocks
+
     def __init__(
         self,
         *,
@@ -130,11 +132,22 @@ class EfficientNetLite(nnx.Module):
         self.feature_width = feature_width
         self.preprocessing = preprocessing
         self.remat = remat
+        self.dtype = dtype
 
     def __call__(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
         """Normalised images [B, H, W, 3] to features [B, feature_width], float32."""
-        x = relu6(self.stem(images, train=train))
-        for i, block in enumerate(self.blocks):
+        return self.above(relu6(self.stem(images, train=train)), 0, train=train, keys=keys)
+
+    def below(self, images: jax.Array, cut: int) -> jax.Array:
+        """The output of the first `cut` blocks for normalised images: [B, H / s, W / s, width]."""
+        x = relu6(self.stem(images, train=False))
+        for block in list(self.blocks)[:cut]:
+            x = block(x, train=False, keys=None)
+        return x
+
+    def above(self, x: jax.Array, cut: int, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
+        """The features of images for which the first `cut` blocks gave x: [B, feature_width], float32."""
+        for i, block in list(enumerate(self.blocks))[cut:]:
             own = layers.fold_in(keys if train else None, i)
             x = layers.run_block(block, x, remat=self.remat, train=train, keys=own)
         if self.top is not None:

@@ -10,6 +10,7 @@ The paper's RAC is base and text, fused by unit norms (fusion="paper").
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -22,10 +23,12 @@ from rac_jax.models.voices import Knowledge, LeftOut, Neighbours, unit
 
 VOICES = ("base", "text", "vote", "prototype")
 FUSED = "rac"
+PAPER = "paper"  # base and text in the paper's fusion, shown beside a sum that has them both
 
 Logits = dict[str, jax.Array]  # by voice, and FUSED where there are several; [B, L] float32
 
 COSINE_SCALE = 30.0  # of a cosine head's logits
+SMALLEST_WEIGHT = 1e-9  # of a mean
 
 
 class ImageEncoder(Protocol):
@@ -77,6 +80,7 @@ class RAC(nnx.Module):
         num_classes: int,
         key_width: int = 0,
         settings: VoiceSettings,
+        cut: int = 0,
         rngs: nnx.Rngs,
     ):
         if not settings.speaking:
@@ -84,6 +88,7 @@ class RAC(nnx.Module):
         self.base = base
         self.text = text
         self.settings = settings
+        self.cut = cut  # B's first blocks, whose output may be given in place of images
         self.num_classes = num_classes  # those that are trained
         self.fixed_scale = fusion_scale(settings.scale, num_classes)
         head = CosineHead if settings.cosine_head else functools.partial(nnx.Linear, kernel_init=initialisers.xavier)
@@ -126,7 +131,7 @@ class RAC(nnx.Module):
         keys: jax.Array | None = None,
         left_out: LeftOut | None = None,
     ) -> Logits:
-        """Logits by voice for uint8 images [B, S, S, 3] and their neighbours.
+        """Logits by voice for uint8 images [B, S, S, 3], or several crops of each [B, V, S, S, 3], and the neighbours.
 
         Voices that are read from the memory answer for all classes of `knowledge`, base and text for those that they
         were trained on; the fused logits cover all.
@@ -144,7 +149,7 @@ class RAC(nnx.Module):
         self, voice: str, images: Any, found: Any, knowledge: Any, *, train: bool, keys: Any, left_out: Any
     ) -> jax.Array:
         if voice == "base" and self.base is not None:
-            return self.base_head(self.base(self.base.preprocessing.normalise(images), train=train, keys=keys))
+            return self._of_base(images, found, train=train, keys=keys)
         if voice == "base":
             return self.base_head(found.key)
         if voice == "text":
@@ -156,17 +161,35 @@ class RAC(nnx.Module):
             return voices.vote(found, knowledge, left_out, **options)
         return self.prototype(found, knowledge, left_out)
 
+    def _of_base(self, images: Any, found: Any, *, train: bool, keys: Any) -> jax.Array:
+        """B's logits, from the images or from what its first blocks made of them; the mean over several crops."""
+        base: Any = self.base
+        if found is None or found.activation is None:
+            crops = images if images.ndim == 5 else images[:, None]
+            features = base(base.preprocessing.normalise(flat(crops)), train=train, keys=keys)
+        else:
+            crops = found.activation
+            features = base.above(flat(crops).astype(base.dtype), self.cut, train=train, keys=keys)
+        return self.base_head(features).reshape(*crops.shape[:2], -1).mean(axis=1)
+
     def _fused(self, logits: Logits, knowledge: Knowledge | None) -> jax.Array:
         if self.settings.fusion == "paper":
             return fuse(logits["text"], logits["base"], self.scale())
-        classes = max(values.shape[1] for values in logits.values())
-        shares = [weight / sum(self.settings.weights) for weight in self.settings.weights]
-        weighted = [
-            share * voices.extended(logits[voice], classes)
-            for voice, share in zip(self.settings.speaking, shares, strict=True)
-        ]
-        total = functools.reduce(jnp.add, weighted)
-        return _with_offset(total, knowledge, self.num_classes)
+        weights = dict(zip(self.settings.speaking, self.settings.weights, strict=True))
+        answers = {voice: jax.nn.log_softmax(logits[voice]) for voice in weights}
+        reading = [voice for voice in weights if voice in voices.READ_FROM_MEMORY]
+        memory = None
+        if reading:
+            memory = _mean([answers[voice] for voice in reading], [weights[voice] for voice in reading])
+            memory = _with_offset(memory, knowledge, self.num_classes)
+            answers |= dict.fromkeys(reading, memory)
+        return _mean([voices.extended(answer, memory) for answer in answers.values()], list(weights.values()))
+
+    def with_paper(self, logits: Logits) -> Logits:
+        """The logits and, beside a sum of base, text and others, what the paper's fusion of base and text answers."""
+        if self.settings.fusion == "paper" or not {"base", "text"} <= logits.keys():
+            return logits
+        return logits | {PAPER: fuse(logits["text"], logits["base"], self.scale())}
 
     def probabilities(self, logits: Logits) -> Logits:
         """Probabilities of each voice. In the paper's fusion only the direction of a voice's logits counts."""
@@ -182,12 +205,23 @@ class RAC(nnx.Module):
         return jnp.float32(self.fixed_scale)
 
 
+def _mean(values: Sequence[jax.Array], weights: Sequence[float]) -> jax.Array:
+    """The weighted mean of arrays."""
+    total = functools.reduce(jnp.add, (weight * value for value, weight in zip(values, weights, strict=True)))
+    return total / max(sum(weights), SMALLEST_WEIGHT)
+
+
+def flat(crops: jax.Array) -> jax.Array:
+    """[B, V, …] to [B · V, …]."""
+    return crops.reshape(-1, *crops.shape[2:])
+
+
 def _with_offset(total: jax.Array, knowledge: Knowledge | None, trained: int) -> jax.Array:
-    """Fused logits with the offset for classes that were not trained (see calibrate.py)."""
+    """Fused logits with the offset of new classes (see calibration/new_classes.py), and without padding."""
     if knowledge is None:
         return total
     is_new = jnp.arange(total.shape[1], dtype=jnp.int32) >= trained
-    return total + jnp.where(is_new, knowledge.offset, 0.0)[None]
+    return voices.without_padding(total + jnp.where(is_new, knowledge.offset, 0.0)[None], knowledge)
 
 
 class CosineHead(nnx.Module):

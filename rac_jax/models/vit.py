@@ -7,11 +7,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rac_jax.models import initialisers, layers, preprocessing
-from rac_jax.models.transformer import Block, Rows
+from rac_jax.models.transformer import Block
 
 
 class ViT(nnx.Module):
     """Images to the class token after the final norm."""
+
+    entrance = ("patch_embedding", "class_token", "position_embedding", "norm_before")  # what stands before the blocks
 
     def __init__(
         self,
@@ -85,19 +87,25 @@ class ViT(nnx.Module):
 
     def __call__(self, images: jax.Array, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
         """Normalised images [B, H, W, 3] to features [B, feature_width], float32."""
-        x = self.encode(images, keys=keys if train else None, pick=lambda tokens: tokens[:, :1])
+        return self.above(self.embed(images), 0, train=train, keys=keys)
+
+    def below(self, images: jax.Array, cut: int) -> jax.Array:
+        """The output of the first `cut` blocks for normalised images: [B, 1 + patches, width]."""
+        x = self.embed(images)
+        for block in list(self.blocks)[:cut]:
+            x = block(x)
+        return x
+
+    def above(self, x: jax.Array, cut: int, *, train: bool = False, keys: jax.Array | None = None) -> jax.Array:
+        """The features of images for which the first `cut` blocks gave x: [B, feature_width], float32."""
+        for i, block in list(enumerate(self.blocks))[cut:]:
+            pick = _class_token if i + 1 == len(self.blocks) else None
+            own = layers.fold_in(keys if train else None, i)
+            x = layers.run_block(block, x, remat=self.remat, keys=own, pick=pick)
         features = self.final_norm(x[:, 0])
         if self.projection is not None:
             features = self.projection(features)
         return features.astype(jnp.float32)
-
-    def encode(self, images: jax.Array, *, keys: jax.Array | None = None, pick: Rows | None = None) -> jax.Array:
-        """[B, H, W, 3] to the last block's output, class token first: [B, 1 + patches, width], or the rows picked."""
-        x = self.embed(images)
-        for i, block in enumerate(self.blocks):
-            picked = pick if i + 1 == len(self.blocks) else None
-            x = layers.run_block(block, x, remat=self.remat, keys=layers.fold_in(keys, i), pick=picked)
-        return x
 
     def embed(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] to the first block's input [B, 1 + patches, width]."""
@@ -109,6 +117,10 @@ class ViT(nnx.Module):
         x = jnp.concatenate([first.astype(self.dtype), patches], axis=1)
         x = x + self.position_embedding[...].astype(self.dtype)[None]
         return x if self.norm_before is None else self.norm_before(x)
+
+
+def _class_token(tokens: jax.Array) -> jax.Array:
+    return tokens[:, :1]
 
 
 def _grid(image_size: int, patch: int) -> int:

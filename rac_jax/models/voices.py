@@ -10,7 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+READ_FROM_MEMORY = ("vote", "prototype")
 LOWEST = 1e-24  # of a squared length
+NEVER = -1e9  # the logit of padding: finite, so that it can be multiplied by a weight of 0
+LEAST_WEIGHT = 1e-4  # of a class's rows together; below, its only row was left out
 # The shared map learns at 0.63² = 0.4 of the rate of the corrections. At the same rate it overfits: 52.1 % instead of
 # 55.9 % on held-out training images of CIFAR-100-LT (EfficientNet-Lite0, 128 pixels, 2 draws).
 MAP_FACTOR = 0.63
@@ -20,13 +23,16 @@ class Knowledge(flax.struct.PyTreeNode):
     """What the rows of a memory say about the classes of a model, on every device.
 
     The first classes are those that the model was trained on; classes that exist in the memory only come after them.
+    There may be padding: classes with the count −1, which are never the answer, and rows with the label −1.
     """
 
-    counts: Any  # [L] float32: rows of each class
+    counts: Any  # [L] float32: rows of each class; −1 for padding
     sums: Any  # [L, D] float32: sum of their keys
     centre: Any  # [D] float32: the mean of the class means
     row_label: Any  # [N] int32: class of each row, −1 for none
     offset: Any  # float32: added to the fused logits of classes without training
+    row_weight: Any = None  # [N] float32: how much a row's vote counts; None for all alike
+    class_weight: Any = None  # [L] float32: the sum of those of each class
 
 
 class Neighbours(flax.struct.PyTreeNode):
@@ -36,18 +42,22 @@ class Neighbours(flax.struct.PyTreeNode):
     tokens: Any = None  # [B, T] int32: texts of the neighbours
     rows: Any = None  # [B, k] int32, −1 for none
     similarities: Any = None  # [B, k] float32
+    activation: Any = None  # [B, V, …]: the output of B's frozen first blocks for V crops, if it is known
 
     @classmethod
     def of(cls, found: dict[str, jax.Array] | None) -> "Neighbours | None":
         """What was retrieved for a batch; None without a memory."""
-        return cls(**{name: found[name] for name in ("key", "tokens", "rows", "similarities")}) if found else None
+        names = ("key", "tokens", "rows", "similarities", "activation")
+        return cls(**{name: found.get(name) for name in names}) if found else None
 
 
 class LeftOut(flax.struct.PyTreeNode):
     """In training, the image's own rows are left out of counts and sums."""
 
-    label: Any  # [B] int32: class of the image
+    label: Any  # [B] int32: class of the image's row, −1 if there is none
     inside: Any  # [B] float32: 1 if a row of the image is in the memory, else 0
+    weight: Any  # [B] float32: how much its vote would count
+    key: Any = None  # [B, D] float32: the key of that row, if it differs from the query's; else None
 
 
 def vote(
@@ -62,15 +72,20 @@ def vote(
     """Logits [B, L]: similarity-weighted votes of the neighbours, divided by the number of rows of each class."""
     classes = knowledge.counts.shape[0]
     labels = jnp.where(found.rows < 0, -1, knowledge.row_label[found.rows])
-    weights = jnp.exp((found.similarities - 1.0) / temperature)
+    similarities = jnp.where(found.rows < 0, NEVER, found.similarities)
+    # Shares are relative, so the nearest may count 1: with metric l2 all weights could be too small for float32.
+    weights = jnp.exp((similarities - similarities.max(axis=1, keepdims=True)) / temperature)
+    counts = knowledge.counts
+    if knowledge.row_weight is not None:
+        weights, counts = weights * knowledge.row_weight[found.rows], knowledge.class_weight
     votes = jnp.einsum("bk,bkl->bl", weights, jax.nn.one_hot(labels, classes, dtype=jnp.float32))
-    counts = jnp.broadcast_to(knowledge.counts[None], votes.shape)
+    counts = jnp.broadcast_to(counts[None], votes.shape)
     if left_out is not None:
-        counts = counts - left_out.inside[:, None] * jax.nn.one_hot(left_out.label, classes, dtype=jnp.float32)
-    votes = votes / jnp.maximum(counts, 1.0) ** tau
+        counts = counts - left_out.weight[:, None] * jax.nn.one_hot(left_out.label, classes, dtype=jnp.float32)
+    votes = votes / jnp.where(counts > LEAST_WEIGHT, counts, 1.0) ** tau
     total = jnp.sum(votes, axis=1, keepdims=True)
     shares = votes / jnp.maximum(total, LOWEST)
-    return jnp.log(shares + epsilon)
+    return without_padding(jnp.log(shares + epsilon), knowledge)
 
 
 class Prototype(nnx.Module):
@@ -106,7 +121,7 @@ class Prototype(nnx.Module):
         cosines = query @ heads.T
         if left_out is not None:
             cosines = self._without_itself(cosines, query, found.key, knowledge, left_out)
-        return self.scale * jnp.where(knowledge.counts[None] > 0, cosines, -1.0)
+        return without_padding(self.scale * jnp.where(knowledge.counts[None] > 0, cosines, -1.0), knowledge)
 
     def _without_itself(
         self, cosines: jax.Array, query: jax.Array, key: jax.Array, knowledge: Knowledge, left_out: LeftOut
@@ -116,6 +131,7 @@ class Prototype(nnx.Module):
         Without this the means of rare classes fit their own training images, and the correction is never learned.
         """
         label, inside = left_out.label, left_out.inside
+        key = key if left_out.key is None else left_out.key
         others = knowledge.counts[label] - inside
         mean = (knowledge.sums[label] - inside[:, None] * key) / jnp.maximum(others, 1.0)[:, None]
         mean = jnp.where(others[:, None] > 0, mean, knowledge.sums[label])  # the only row of its class
@@ -125,12 +141,22 @@ class Prototype(nnx.Module):
         return jnp.where(is_true, own[:, None], cosines)
 
 
-def extended(logits: jax.Array, classes: int) -> jax.Array:
-    """Log-probabilities [B, classes] of a voice that knows the first classes only; it has no opinion on the others."""
-    known = jax.nn.log_softmax(logits)
-    missing = classes - logits.shape[1]
-    no_opinion = -jnp.log(jnp.float32(logits.shape[1]))
-    return jnp.pad(known, ((0, 0), (0, missing)), constant_values=no_opinion) if missing else known
+def without_padding(logits: jax.Array, knowledge: Knowledge) -> jax.Array:
+    """Logits [B, L] whose padding has no probability."""
+    return jnp.where(knowledge.counts[None] < 0, NEVER, logits)
+
+
+def extended(known: jax.Array, memory: jax.Array | None) -> jax.Array:
+    """Log-probabilities of a voice that knows the first classes only, [B, M], extended to all classes [B, L].
+
+    Whether the image is of a class that the voice does not know, and of which, is left to the voices that are read from
+    the memory, whose fused logits are `memory` [B, L].
+    """
+    if memory is None or memory.shape[1] == known.shape[1]:
+        return known
+    share = jax.nn.log_softmax(memory)
+    inside, outside = share[:, : known.shape[1]], share[:, known.shape[1] :]
+    return jnp.concatenate([known + jax.nn.logsumexp(inside, axis=1, keepdims=True), outside], axis=1)
 
 
 def unit(vectors: jax.Array, axis: int = -1) -> jax.Array:

@@ -83,14 +83,21 @@ def _attempt(name: str, make: Callable[[], Drawn]) -> Drawn | None:
 def _draw_view(run: Run, predicted: Predictions, split: str, place: int) -> Figure:
     assert run.retriever is not None
     images, memory, texts = run.dataset.split(split), run.retriever.memory, run.class_texts
-    there = predicted.rows[place] >= 0
+    there, truth = predicted.rows[place] >= 0, predicted.label[place]
+    rows = predicted.rows[place][there]
+    of_rows, classes = memory.texts.take(memory.text_of[rows]), np.asarray(run.retriever.knowledge.row_label)[rows]
     view = views.View(
         image=images.images[int(predicted.id[place])],
-        true_text=texts[predicted.label[place]],
-        texts=memory.texts.take(memory.text_of[predicted.rows[place][there]]),
+        true_text=texts[truth],
+        texts=of_rows,
+        names=[texts[c] if c >= 0 else text for c, text in zip(classes, of_rows, strict=True)],
+        matches=classes == truth,
         similarities=predicted.similarities[place][there],
         metric=run.retriever.lookup.metric,
-        answers={name: (texts[v.label[place]], float(v.probability[place])) for name, v in predicted.votes.items()},
+        answers={
+            name: (texts[v.label[place]], float(v.probability[place]), bool(v.label[place] == truth))
+            for name, v in predicted.votes.items()
+        },
     )
     return views.draw(view)
 
@@ -109,10 +116,10 @@ def _strip(run: Run, predicted: Predictions, split: str, place: int) -> np.ndarr
 
 
 def _picture(run: Run, row: int) -> np.ndarray:
-    """The image of a memory's row: from the training split, or from its file if that is still there."""
+    """The image of a memory's row: from the training split, its file or its thumbnail."""
     assert run.retriever is not None
     memory = run.retriever.memory
     source, position = memory.source_of(row)
     if source.fingerprint == run.retriever.train_fingerprint and "train" in run.dataset.splits:
         return pictures.or_grey(lambda: run.dataset.split("train").images[position])
-    return pictures.of_file(memory.file_of(row))
+    return pictures.of_row(memory, row)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rac_jax import config as configs
-from rac_jax.report.tables import columns_of
+from rac_jax.report.tables import columns_of, coverage_rows
 
 PLOTS = {
     "by_class": "Accuracy by class",
@@ -82,6 +82,7 @@ def make(run: Run, others: Sequence[Run]) -> str:
     parts = [
         f"<h1>{html.escape(run.config['name'])}</h1><p>{html.escape(str(run.workdir))}: {html.escape(summary)}</p>",
         section("Accuracy, %", _accuracies([run, *others])),
+        section("Sets of labels: images that are covered, and labels in a set", _coverage(run)),
         _plots(run),
         *(section(title, _views(run, reason)) for reason, title in VIEWS.items()),
     ]
@@ -123,6 +124,15 @@ def _accuracies(runs: Sequence[Run]) -> str:
         body.append(f"<tr><td>{html.escape(name)}</td>{''.join(cells)}</tr>")
     head = "".join(f"<th>{name}</th>" for name in ("voice", *shown))
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _coverage(run: Run) -> str:
+    if "coverage" not in run.result:
+        return ""
+    head, *rows = coverage_rows(run.result["coverage"])
+    lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table><tr>{"".join(f"<th>{name}</th>" for name in head)}</tr>{body}</table></div>'
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

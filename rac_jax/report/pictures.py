@@ -1,13 +1,13 @@
 """Strips of small images: a query and its neighbours."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from absl import logging
 from PIL import Image, ImageDraw, ImageFont
 
 from rac_jax.data.decode import BadImage, decode
+from rac_jax.memory.store import Memory
 from rac_jax.report import captions
 
 TILE, CAPTION, BORDER = 96, 14, 3
@@ -27,9 +27,12 @@ def neighbour_strip(
     return np.concatenate(tiles, axis=1)
 
 
-def of_file(path: Path | None) -> np.ndarray:
-    """The image in a file; a grey tile if there is no file or it cannot be read."""
-    return grey() if path is None else or_grey(lambda: decode(path.read_bytes(), str(path)))
+def of_row(memory: Memory, row: int) -> np.ndarray:
+    """The image of a memory's row, from its file or its thumbnail; a grey tile if there is neither."""
+    path, small = memory.file_of(row), memory.thumbnail(row)
+    if path is not None:
+        return or_grey(lambda: decode(path.read_bytes(), str(path)))
+    return grey() if small is None else or_grey(lambda: decode(small, f"the thumbnail of row {row}"))
 
 
 def or_grey(read: Callable[[], np.ndarray]) -> np.ndarray:

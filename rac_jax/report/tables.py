@@ -21,6 +21,18 @@ def accuracy_table(voices: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join(lines)
 
 
+def coverage_rows(levels: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
+    """Cells: for each coverage that was asked for, the share of images covered and the mean size of a set, by group."""
+    groups = [name for name in COLUMNS if any(name in found for found in levels.values())]
+    rows = [["asked, %", *groups]]
+    for level, found in levels.items():
+        cells = (
+            f"{100 * found[g]['covered']:.1f} % in {found[g]['labels']:.1f}" if g in found else "–" for g in groups
+        )
+        rows.append([f"{100 * float(level):g}", *cells])
+    return rows
+
+
 def columns(rows: Sequence[Sequence[str]], indent: int = 0) -> str:
     """Rows of cells with aligned columns; a column whose last cell is a number is aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

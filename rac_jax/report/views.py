@@ -23,9 +23,13 @@ class View:
     image: np.ndarray  # uint8 [H, W, 3]
     true_text: str
     texts: Sequence[str]  # of the neighbours, nearest first
+    names: Sequence[str]  # of their classes; the text of a row without a label
+    matches: np.ndarray  # [k] bool: which neighbours are of the true class
     similarities: np.ndarray  # [k] as the index gives them: cosine similarity, or minus the squared L2 distance
     metric: str  # cosine | l2
-    answers: dict[str, tuple[str, float]]  # by voice: the text of its answer and its probability
+    answers: dict[
+        str, tuple[str, float, bool]
+    ]  # by voice: the text of its answer, its probability, whether it is right
 
     @property
     def nearness(self) -> tuple[str, np.ndarray]:
@@ -57,49 +61,48 @@ def draw(view: View) -> Figure:
         [["image", "list", "counts", "histogram"], ["votes", "list", "counts", "histogram"]],
         width_ratios=(1.1, 1.2, 1.3, 1.4), height_ratios=(2.7, votes),
     )  # fmt: skip
-    matches = np.array([text == view.true_text for text in view.texts], bool)
     axes["image"].imshow(view.image)
     axes["image"].axis("off")
     axes["image"].set_title(f"truth: {label(view.true_text, TITLE)}", fontsize=10)
     _draw_votes(axes["votes"], view)
-    _draw_list(axes["list"], view, matches)
+    _draw_list(axes["list"], view)
     _draw_counts(axes["counts"], view)
-    _draw_histogram(axes["histogram"], view, matches)
+    _draw_histogram(axes["histogram"], view)
     return figure
 
 
 def _draw_votes(axes, view: View) -> None:  # type: ignore[no-untyped-def]
     axes.axis("off")
-    for line, (voice, (text, probability)) in enumerate(view.answers.items()):
+    for line, (voice, (text, probability, right)) in enumerate(view.answers.items()):
         shown = f"{label(voice, NAME)}: {label(text, NAME)} {100 * probability:.0f} %"
-        colour = GREEN if text == view.true_text else RED
+        colour = GREEN if right else RED
         axes.text(0, 1 - line / len(view.answers), shown, transform=axes.transAxes, color=colour, fontsize=9, va="top")
 
 
-def _draw_list(axes, view: View, matches: np.ndarray) -> None:  # type: ignore[no-untyped-def]
+def _draw_list(axes, view: View) -> None:  # type: ignore[no-untyped-def]
     axes.axis("off")
     name, values = view.nearness
     axes.set_title(f"nearest, by {name}", fontsize=9)
     for line, text in enumerate(view.texts[:SHOWN]):
         y = 1 - (line + 0.5) / SHOWN
-        shown, colour = f"{values[line]:.3f}  {label(text, NAME)}", GREEN if matches[line] else "black"
+        shown, colour = f"{values[line]:.3f}  {label(text, NAME)}", GREEN if view.matches[line] else "black"
         axes.text(0, y, shown, transform=axes.transAxes, color=colour, fontsize=8)
 
 
 def _draw_counts(axes, view: View) -> None:  # type: ignore[no-untyped-def]
-    common = Counter(view.texts).most_common(SHOWN)
-    colours = [GREEN if text == view.true_text else GREY for text, _ in common]
+    common = Counter(zip(view.names, view.matches.tolist(), strict=True)).most_common(SHOWN)
+    colours = [GREEN if match else GREY for (_, match), _ in common]
     axes.barh(range(len(common)), [count for _, count in common], color=colours)
-    axes.set_yticks(range(len(common)), [label(text, NAME) for text, _ in common], fontsize=8)
+    axes.set_yticks(range(len(common)), [label(name, NAME) for (name, _), _ in common], fontsize=8)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.invert_yaxis()
     axes.set_title(f"most frequent of {len(view.texts)}", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_histogram(axes, view: View, matches: np.ndarray) -> None:  # type: ignore[no-untyped-def]
+def _draw_histogram(axes, view: View) -> None:  # type: ignore[no-untyped-def]
     name, values = view.nearness
-    both = [values[matches], values[~matches]]
+    both = [values[view.matches], values[~view.matches]]
     axes.hist(both, bins=12, stacked=True, color=[GREEN, GREY], label=["true class", "other"])
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.set_title(name, fontsize=9)

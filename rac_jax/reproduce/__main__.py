@@ -1,10 +1,23 @@
 """Run a table of the paper: python -m rac_jax.reproduce TABLE --config=FILE [--seeds=3] [--out=DIR]
 
-TABLE is main, retrieval, index, text, k, content, reweighting, tau, runtime, fusion, voices (every subset of the
-config's voices), edit (the memory at 25, 50, 75 and 100 % of the rows without retraining, beside retraining at each),
-new (a fifth of the classes added to the memory after training), or all. Each row is run with each seed on the config's
-data, one run after another; runs that are complete are not repeated, and an interrupted one continues. Writes
-DIR/TABLE.md, DIR/TABLE.png and DIR/index.html. A row that cannot be run shows the reason.
+TABLE is one of the paper's (main, retrieval, index, text, k, content, reweighting, tau, runtime, fusion), one of these,
+or all:
+
+  voices     every subset of the config's voices
+  edit       the memory at 25, 50, 75 and 100 % of the rows without retraining, beside retraining at each
+  new        a fifth of the classes added to the memory after training
+  texts      names and longer texts of classes, read by CLIP's window of 77 tokens and by larger ones
+  imbalance  the same number of images, from balanced to long-tailed, with and without the memory
+  noise      wrong labels in the memory, in training and in both; rows weighted by their reliability
+  minutes    the variants of the config file (--variants=…), with their time on this machine
+
+`content --memory=MEMORY` uses a memory of other images; its files are called content_<name of MEMORY>. `index` fills
+its large indexes up to the paper's 11.2 million rows, or as far as half of the free memory holds them; --large-rows=N
+changes the number.
+
+Each row is run with each seed on the config's data, one run after another; runs that are complete are not repeated, and
+an interrupted one continues. Writes DIR/TABLE.md, DIR/TABLE.png, DIR/TABLE_curves.png (with --config.eval.every=N) and
+DIR/index.html, which also shows the tables of earlier commands in DIR. A row that cannot be run shows the reason.
 Several commands may work in one DIR: a run that another one has started is waited for. retrieval, index and runtime
 measure times: run nothing else meanwhile.
 """
@@ -17,60 +30,117 @@ from absl import app, flags
 from ml_collections import config_flags
 from tqdm import tqdm
 
+from rac_jax import data
 from rac_jax.report import plots
-from rac_jax.reproduce import page, results, runs
-from rac_jax.reproduce.tables import TABLES, Table, fitting
+from rac_jax.reproduce import curves, figures, page, paper, rendering, results, runs
+from rac_jax.reproduce.experiment import Experiment, folder_name, given_flags
+from rac_jax.reproduce.table import Row, Table
+from rac_jax.reproduce.tables import TABLES, by_variant, external, fitting, with_large
 from rac_jax.runtime import commands, files
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 SEEDS = flags.DEFINE_integer("seeds", 3, "Number of runs of each row.", lower_bound=1)
 OUT = flags.DEFINE_string("out", None, "The folder; default runs/reproduce_<the config's name>.")
 SPLIT = flags.DEFINE_string("split", "test", "The split to evaluate; choose settings on val, not on test.")
+MEMORY = flags.DEFINE_string("memory", None, "content: a memory of the same encoder without any training image.")
+VARIANTS = flags.DEFINE_list("variants", [], "minutes: only these variants of the config file.")
 ROWS = flags.DEFINE_list("rows", [], "Run only these rows, by name.")
+LARGE_ROWS = flags.DEFINE_integer(
+    "large-rows",
+    paper.PAPERS_ROWS,
+    "index: rows of its large indexes, if half of the free memory holds them.",
+    lower_bound=1,
+)
 
 
 def main(argv: list[str]) -> None:
     if len(argv) != 2 or argv[1] not in (*TABLES, "all") or CONFIG.value is None:
         raise app.UsageError(f"name a table and a --config; the tables are {', '.join(TABLES)}, or all\n\n{__doc__}")
     names = list(TABLES) if argv[1] == "all" else [argv[1]]
-    _check_rows(names)
     config = CONFIG.value
     folder = Path(OUT.value or f"runs/reproduce_{config.name}")
-    given = [argument for argument in sys.argv[1:] if argument.startswith(("--config=", "--config."))]
-    experiment = runs.Experiment(folder, given, config, SPLIT.value)
-    done: dict[str, results.Results] = {}
-    with tqdm(names, desc="tables", unit="table", disable=len(names) == 1) as bar:
+    experiment = Experiment(folder, given_flags(sys.argv[1:]), config, SPLIT.value)
+    chosen = {_file(name): table for name in names if (table := _table(name, experiment)).rows}
+    if not chosen:
+        raise ValueError(f"the table {names[0]} has no rows for the data set {config.data.name} and these voices")
+    _check_rows(list(chosen.values()))
+    done = _earlier([name for name in TABLES if name not in chosen], experiment)
+    with tqdm(chosen, desc="tables", unit="table", disable=len(names) == 1) as bar:
         for name in bar:
             bar.set_postfix_str(name)
-            done[name] = _table(name, experiment)
-            files.write_text(folder / "index.html", page.make(experiment, done, SEEDS.value))
+            done[name] = chosen[name], _results(name, chosen[name], experiment)
+            files.write_text(folder / "index.html", page.make(experiment, _in_order(done), SEEDS.value))
     print(f"wrote {folder / 'index.html'}")
 
 
-def _check_rows(names: list[str]) -> None:
-    known = [row.name for name in names for row in TABLES[name].rows]
+def _table(name: str, experiment: Experiment, *, asked: bool = True) -> Table:
+    """A table with the rows that fit the config and, if it was asked for, its flags."""
+    table = with_large(fitting(TABLES[name], experiment.config), LARGE_ROWS.value)
+    if name == "minutes":
+        return by_variant(table, experiment, VARIANTS.value if asked else [])
+    if name == "content" and MEMORY.value and asked:
+        return external(table, Path(MEMORY.value), data.load(experiment.config))
+    return table
+
+
+def _file(name: str) -> str:
+    """The name of a table's files: another one if its memory is."""
+    if name == "content" and MEMORY.value:
+        return folder_name({name: Path(MEMORY.value).resolve().name})
+    return name
+
+
+def _earlier(names: list[str], experiment: Experiment) -> dict[str, tuple[Table, results.Results]]:
+    """Of these tables, those that earlier commands ran in the same folder, entirely or in part."""
+    done: dict[str, tuple[Table, results.Results]] = {}
+    for name in names:
+        table = _table(name, experiment, asked=False)
+        partly = (experiment.folder / f"{name}.md").exists()
+        if found := runs.earlier(experiment, table, SEEDS.value, partly=partly):
+            done[name] = table, results.with_gains(table, results.with_ratios(table, found))
+    return done
+
+
+def _in_order(done: page.Done) -> page.Done:
+    """The tables in the order of TABLES."""
+    places = {name: place for place, name in enumerate(TABLES)}
+    return dict(sorted(done.items(), key=lambda item: places.get(item[0], places["content"])))
+
+
+def _check_rows(tables: list[Table]) -> None:
+    known = [row.name for table in tables for row in table.rows]
     unknown = [row for row in ROWS.value if row not in known]
     if unknown:
         listed = ", ".join(f'"{name}"' for name in dict.fromkeys(known))
         raise ValueError(f"--rows: there is no row {unknown[0]!r}; the rows are {listed}")
 
 
-def _table(name: str, experiment: runs.Experiment) -> results.Results:
+def _results(name: str, table: Table, experiment: Experiment) -> results.Results:
     """Run a table, write and print it."""
-    table, folder = fitting(TABLES[name], experiment.config), experiment.folder
-    dataset = experiment.config.data.name
+    folder, dataset = experiment.folder, experiment.config.data.name
     found = results.with_gains(table, results.with_ratios(table, run(name, table, experiment, SEEDS.value)))
-    text = results.markdown(table, found, dataset)
+    text = rendering.markdown(results.blocks(table, found, dataset))
     files.write_text(folder / f"{name}.md", text)
-    if any(not isinstance(row, str) for row in found.values()):
-        plots.save(folder / f"{name}.png", plots.png(results.plot(table, found)))
+    complete = [row for row in table.rows if not isinstance(found.get(row.name, ""), str)]
+    if complete:
+        plots.save(folder / f"{name}.png", plots.png(figures.plot(table, found)))
+    if table.kind == "main" and (learned := curves.plot(_curves(table, complete, experiment), table.title)):
+        plots.save(folder / f"{name}_curves.png", plots.png(learned))
     accuracy = f"accuracy on {experiment.split} in %, " if table.columns else ""
     tqdm.write(f"{table.title}: {accuracy}mean ± standard deviation over {SEEDS.value} seeds\n\n{text}")
     tqdm.write(f"wrote {folder / name}.md")
     return found
 
 
-def run(name: str, table: Table, experiment: runs.Experiment, seeds: int) -> results.Results:
+def _curves(table: Table, rows: list[Row], experiment: Experiment) -> dict[str, list[curves.Curve]]:
+    """The learning curves of each row, one per seed."""
+    return {
+        row.name: [curves.read(experiment.of(row).workdir(table, row, seed)) for seed in range(SEEDS.value)]
+        for row in rows
+    }
+
+
+def run(name: str, table: Table, experiment: Experiment, seeds: int) -> results.Results:
     """The results of every row. All rows run with one seed before the next, so that a slower machine affects all alike.
 
     If a row cannot be run, its reason takes the place of its results. Rows that were not asked for are shown if they
@@ -80,7 +150,7 @@ def run(name: str, table: Table, experiment: runs.Experiment, seeds: int) -> res
     found: dict[str, list[runs.Result] | str] = {row.name: [] for row in asked}
     for row in asked:
         if row.only not in ("", experiment.config.data.name):
-            found[row.name] = f"{results.NOT_RUN}: for {row.only} only"
+            found[row.name] = f"{rendering.NOT_RUN}: for {row.only} only"
     with tqdm(total=len(asked) * seeds, desc=name, unit="run", leave=False) as bar:
         for seed, row in itertools.product(range(seeds), asked):
             bar.set_postfix_str(row.name)
@@ -91,12 +161,10 @@ def run(name: str, table: Table, experiment: runs.Experiment, seeds: int) -> res
                 except runs.RowFailed as error:
                     tqdm.write(f"{row.name}: {error}", file=sys.stderr)
                     gist = str(error).partition(" (see")[0].partition(". ")[0]
-                    found[row.name] = f"{results.NOT_RUN}: {gist}"
+                    found[row.name] = f"{rendering.NOT_RUN}: {gist}"
             bar.update()
     for row in table.rows:
-        before_now = [runs.known(experiment, table, row, seed) for seed in range(seeds)] if row not in asked else []
-        complete = [result for result in before_now if result is not None]
-        if len(complete) == seeds:
+        if row not in asked and (complete := runs.complete(experiment, table, row, seeds)):
             found[row.name] = complete
     return found
 

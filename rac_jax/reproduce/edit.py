@@ -21,7 +21,7 @@ from rac_jax.data import subset
 from rac_jax.data.dataset import Dataset
 from rac_jax.memory import build, sources, store
 from rac_jax.metrics import Counts
-from rac_jax.reproduce.tables import KEPT_CLASSES, SHARES, at
+from rac_jax.reproduce.further import KEPT_CLASSES, SHARES, at
 from rac_jax.retrieval import encoder as encoders
 
 

@@ -21,6 +21,9 @@ KEYS = flags.DEFINE_string("keys", None, "nearest: the folder of keys that sever
 MADE = flags.DEFINE_integer(
     "made", 0, "runtime: add synthetic rows to the memory, this many times its own.", lower_bound=0
 )
+UP_TO = flags.DEFINE_integer(
+    "up_to", 0, "nearest: add synthetic rows up to this number, as far as memory allows.", lower_bound=0
+)
 
 
 def main(argv: list[str]) -> None:
@@ -31,7 +34,7 @@ def main(argv: list[str]) -> None:
     compilation.keep_programs(config)
     rules.validate(config, devices=jax.device_count())
     if what == "nearest":
-        name, found = f"nearest_{config.eval.split}", nearest.measure(config, Path(KEYS.value or workdir))
+        name, found = f"nearest_{config.eval.split}", nearest.measure(config, Path(KEYS.value or workdir), UP_TO.value)
     elif what == "edit":
         name, found = f"edit_{config.eval.split}", edit.measure(config, workdir)
     else:

@@ -20,12 +20,14 @@ from tqdm import tqdm
 
 from rac_jax import data, metrics, sharding
 from rac_jax.data.dataset import Dataset
-from rac_jax.memory import build, index
+from rac_jax.memory import build, index, made
 from rac_jax.metrics import Counts
 from rac_jax.retrieval import encoder as encoders
 from rac_jax.runtime import files
 
 FEWEST = 5  # neighbours to search at least, for top-5
+PART = 2**17  # synthetic keys that are made at once
+LINK = 4  # bytes of a graph's link
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,16 +39,30 @@ class Keys:
     seconds: float  # spent on encoding the training images
 
 
-def measure(config: ConfigDict, folder: Path) -> dict[str, Any]:
-    """Accuracies between 0 and 1 by group, and the `figures` of a table in %, seconds and milliseconds."""
+def measure(config: ConfigDict, folder: Path, up_to: int = 0) -> dict[str, Any]:
+    """Accuracies between 0 and 1 by group, and the `figures` of a table in %, seconds and milliseconds.
+
+    With `up_to`, synthetic rows are added up to that number, or to as many as half of the free memory holds, and only
+    times are measured.
+    """
     dataset = data.load(config)
     keys = open_or_encode(config, dataset, folder)
-    stored = as_stored(config, keys.train)
+    rows = min(up_to, free_memory() // 2 // bytes_a_row(config, keys.train.shape[1]))
+    stored = filled(config, keys.train, rows)
     started = time.perf_counter()
     built = index.build(stored, index.spec(config))
     indexed = time.perf_counter() - started
-    of_train, _ = search(config, built, keys.train, "train")
     of_split, milliseconds = search(config, built, keys.queries, config.eval.split)
+    taken = {
+        "built in, s": keys.seconds + indexed,
+        "indexed in, s": indexed,
+        "ms a query": milliseconds,
+        "ms with E": milliseconds + 1e3 * keys.seconds / len(keys.train),
+        "rows": len(stored),
+    }
+    if up_to:
+        return {"rows": len(stored), "figures": taken}
+    of_train, _ = search(config, built, keys.train, "train")
     own = of_train == np.arange(len(of_train))[:, None]
     others = index.leave_out(of_train, of_train, own, of_train.shape[1] - 1)[0]
     split = accuracy(dataset, config.eval.split, of_split)
@@ -54,10 +70,7 @@ def measure(config: ConfigDict, folder: Path) -> dict[str, Any]:
     figures = {group: 100 * share for group, share in split.items()} | {
         "train: all": 100 * train["all"],
         "train: itself in": 100 * itself_in["all"],
-        "built in, s": keys.seconds + indexed,
-        "indexed in, s": indexed,
-        "ms a query": milliseconds,
-        "ms with E": milliseconds + 1e3 * keys.seconds / len(keys.train),
+        **taken,
     }
     shares = {config.eval.split: split, "train": train, "train, itself in": itself_in}
     return {"accuracy": shares, "rows": len(stored), "figures": figures}
@@ -87,6 +100,33 @@ def open_or_encode(config: ConfigDict, dataset: Dataset, folder: Path) -> Keys:
 def as_stored(config: ConfigDict, keys: np.ndarray) -> np.ndarray:
     """The keys in the form in which a memory of this config stores them."""
     return (index.unit(keys) if config.memory.metric == "cosine" else keys).astype(index.precision(config))
+
+
+def filled(config: ConfigDict, keys: np.ndarray, rows: int) -> np.ndarray:
+    """Keys [N, D] as stored, and then synthetic ones like them up to this number of rows, made a part at a time."""
+    stored = np.empty((max(rows, len(keys)), keys.shape[1]), index.precision(config))
+    stored[: len(keys)] = as_stored(config, keys)
+    for number, start in enumerate(range(len(keys), rows, PART)):
+        part = stored[start : start + PART]
+        part[:] = as_stored(config, made.like(keys, len(part), seed=number))
+    return stored
+
+
+def bytes_a_row(config: ConfigDict, width: int) -> int:
+    """Of memory while an index is built: the stored key and, unless all are compared, FAISS's own copy and links."""
+    key = width * np.dtype(index.precision(config)).itemsize
+    if config.memory.index in ("flat", "device"):
+        return key
+    return 2 * key + LINK * (2 * config.memory.hnsw_m + 8)  # the links of all upper layers are a few per row
+
+
+def free_memory() -> int:
+    """Bytes of memory that this process can still get, by the machine and by the limit of its container."""
+    known = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = 1024 * int(known["MemAvailable"].split()[0])
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.exists() else ""
+    return min(free, int(text)) if text.isdecimal() else free
 
 
 def search(config: ConfigDict, built: index.Index, queries: np.ndarray, name: str) -> tuple[np.ndarray, float]:

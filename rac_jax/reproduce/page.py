@@ -4,22 +4,27 @@ import html
 from collections.abc import Mapping
 
 from rac_jax.report import page
-from rac_jax.reproduce import results
-from rac_jax.reproduce.runs import Experiment
-from rac_jax.reproduce.tables import TABLES, fitting
+from rac_jax.reproduce import rendering, results
+from rac_jax.reproduce.experiment import Experiment
+from rac_jax.reproduce.table import Table
+from rac_jax.reproduce.tables import TABLES
+
+Done = Mapping[str, tuple[Table, results.Results]]  # tables by name, and their results
 
 
-def make(experiment: Experiment, done: Mapping[str, results.Results], seeds: int) -> str:
-    """The page, as HTML; `done` are the results by table. The plots are read from the experiment's folder."""
+def make(experiment: Experiment, done: Done, seeds: int) -> str:
+    """The page, as HTML. The plots are read from the experiment's folder."""
     title = f"The paper's tables on {experiment.config.data.name}"
     command = " ".join(experiment.flags)
     about = f"Config {experiment.config.name}, split {experiment.split}, {seeds} seeds: mean ± standard deviation."
     parts = [f"<h1>{html.escape(title)}</h1><p>{html.escape(about)}</p><pre>{html.escape(command)}</pre>"]
-    for name, found in done.items():
-        table = fitting(TABLES[name], experiment.config)
-        picture = page.picture(experiment.folder / f"{name}.png", table.title)
-        content = results.as_html(table, found, experiment.config.data.name) + picture
+    for name, (table, found) in done.items():
+        pictures = {f"{name}.png": table.title, f"{name}_curves.png": f"{table.title}: learning curves"}
+        picture = "".join(page.picture(experiment.folder / file, title) for file, title in pictures.items())
+        content = rendering.as_html(results.blocks(table, found, experiment.config.data.name)) + picture
         parts.append(page.section(f"{table.title} ({name})", content))
     missing = [name for name in TABLES if name not in done]
     parts += [f"<p>Not run: {', '.join(missing)}.</p>"] if missing else []
+    others = sorted(path.name for path in experiment.folder.glob("content_*.md") if path.stem not in done)
+    parts += [f"<p>With other memories: {html.escape(', '.join(others))}.</p>"] if others else []
     return page.document(title, parts)

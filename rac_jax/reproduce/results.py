@@ -1,21 +1,17 @@
-"""A table of results as Markdown, as HTML and as a plot: means over seeds, paired differences, the paper's figures."""
+"""The results of a table as cells: means over seeds, paired differences, the paper's figures."""
 
 import dataclasses
-import html
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from matplotlib.figure import Figure
-
+from rac_jax.reproduce.further import GAIN
+from rac_jax.reproduce.paper import RATIO
+from rac_jax.reproduce.rendering import NOT_RUN, Block, Cells
 from rac_jax.reproduce.runs import Result
-from rac_jax.reproduce.tables import GAIN, RATIO, Row, Table
-
-COLOURS = {"all": "#222222", "many": "#1f77b4", "medium": "#ff7f0e", "few": "#2ca02c"}
-NOT_RUN = "not run"
+from rac_jax.reproduce.table import Table
 
 Results = Mapping[str, Sequence[Result] | str]  # by row: a result per seed, or the reason why there is none
-Cells = list[list[str]]  # the first line is the head
 
 
 def with_ratios(table: Table, results: Results) -> Results:
@@ -54,26 +50,13 @@ def with_gains(table: Table, results: Results) -> Results:
     }
 
 
-def markdown(table: Table, results: Results, dataset: str) -> str:
-    """The table, the differences between its rows, and the hardware."""
-    parts = [_markdown(cells(table, results, dataset))]
+def blocks(table: Table, results: Results, dataset: str) -> list[Block]:
+    """What is shown of a table, one below the other: its cells, the differences between rows, and the hardware."""
+    shown: list[Block] = [cells(table, results, dataset)]
     compared = differences(table, results)
     if compared:
-        parts.append(f"{compared.caption}\n\n{_markdown(compared.cells)}")
-    if machines(results):
-        parts.append(f"Measured on {machines(results)}.\n")
-    return "\n".join(parts)
-
-
-def as_html(table: Table, results: Results, dataset: str) -> str:
-    """The same for a page."""
-    parts = [_html(cells(table, results, dataset))]
-    compared = differences(table, results)
-    if compared:
-        parts.append(f"<p>{html.escape(compared.caption)}</p>{_html(compared.cells)}")
-    if machines(results):
-        parts.append(f"<p>Measured on {html.escape(machines(results))}.</p>")
-    return "\n".join(parts)
+        shown += [compared.caption, compared.cells]
+    return shown + ([f"Measured on {machines(results)}."] if machines(results) else [])
 
 
 def cells(table: Table, results: Results, dataset: str) -> Cells:
@@ -93,7 +76,7 @@ def cells(table: Table, results: Results, dataset: str) -> Cells:
 
 @dataclasses.dataclass(frozen=True)
 class Differences:
-    """How the rows differ from the first one, seed by seed."""
+    """How rows differ from the ones that they are compared with, seed by seed."""
 
     caption: str
     cells: Cells
@@ -108,13 +91,23 @@ def differences(table: Table, results: Results) -> Differences | None:
     }
     if len(done) < 2 or not table.columns:
         return None
-    reference, *others = done
+    reference = table.reference if table.reference in done else next(iter(done))
     lines = [["", *table.columns]]
-    for name in others:
-        pairs = list(zip(done[reference], done[name], strict=False))
-        lines.append([name, *(_difference(pairs, column) for column in table.columns)])
-    caption = f"Differences from {reference} in the same seed, in points: mean ± standard error."
-    return Differences(caption, lines)
+    for row in table.rows:
+        other = row.against or reference
+        if row.name in done and other in done and row.name != other and (row.against or _compared(row.name, table)):
+            pairs = list(zip(done[other], done[row.name], strict=False))
+            name = f"{row.name} − {other}" if row.against else row.name
+            lines.append([name, *(_difference(pairs, column) for column in table.columns)])
+    if len(lines) == 1:
+        return None
+    whom = f" from {reference}" if any(not row.against and _compared(row.name, table) for row in table.rows) else ""
+    return Differences(f"Differences{whom} in the same seed, in points: mean ± standard error.", lines)
+
+
+def _compared(name: str, table: Table) -> bool:
+    """Whether a row that names none is compared: not if others name it and the table has no reference."""
+    return bool(table.reference) or all(row.against != name for row in table.rows)
 
 
 def _difference(pairs: Sequence[tuple[Result, Result]], column: str) -> str:
@@ -148,94 +141,3 @@ def cell(values: Sequence[float], decimals: int | None = None) -> str:
         decimals = min(3, max(0, 2 - math.floor(math.log10(abs(mean))))) if mean else 0
     both = [mean, statistics.stdev(values)] if len(values) > 1 else [mean]
     return " ± ".join(f"{value:,.{decimals}f}" for value in both)
-
-
-def _markdown(lines: Cells) -> str:
-    head, *body = ([_escaped(cell) for cell in line] for line in lines)
-    return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *body))
-
-
-def _escaped(cell: str) -> str:
-    """A cell may hold a user's path or an error message."""
-    return " ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;")
-
-
-def _html(lines: Cells) -> str:
-    head, *body = ([html.escape(cell) for cell in line] for line in lines)
-    rows = ["".join(f"<th>{cell}</th>" for cell in head), *map(_html_row, body)]
-    return f'<div class="wide"><table>{"".join(f"<tr>{row}</tr>" for row in rows)}</table></div>'
-
-
-def _html_row(line: Sequence[str]) -> str:
-    """The cells of a line; the reason why a row was not run takes the cells of its figures."""
-    if not line[1].startswith(NOT_RUN):
-        return "".join(f"<td>{cell}</td>" for cell in line)
-    paper = [cell for cell in line[2:] if cell]
-    reason = f'<td class="reason" colspan="{len(line) - 1 - len(paper)}">{line[1]}</td>'
-    return f"<td>{line[0]}</td>{reason}" + "".join(f"<td>{cell}</td>" for cell in paper)
-
-
-def plot(table: Table, results: Results) -> Figure:
-    """Accuracy by group, or the first measure: a bar per row, or a curve along the table's axis."""
-    rows = [row for row in table.rows if not isinstance(results.get(row.name, NOT_RUN), str)]
-    if table.across:
-        return _plot_across(table, results, rows)
-    shown = {column: f"C{number}" for number, column in enumerate(table.columns)}
-    if not table.columns or "many" in table.columns:
-        shown = COLOURS if table.columns else {table.measures[0]: COLOURS["many"]}
-    width = 0.8 / len(shown)
-    figure = Figure(figsize=(7.5, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for series, (column, colour) in enumerate(shown.items()):
-        points = [_point(results[row.name], column) for row in rows]
-        known = [place for place, point in enumerate(points) if point]
-        if not known:
-            continue
-        middle, spread = zip(*(points[place] for place in known), strict=True)
-        if table.axis:
-            x = [rows[place].x for place in known]
-            axes.errorbar(x, middle, spread, color=colour, marker="o", capsize=3, label=column)
-        else:
-            x = [place + width * (series - (len(shown) - 1) / 2) for place in known]
-            axes.bar(x, middle, width, yerr=spread, color=colour, capsize=2, label=column)
-    _label(axes, table, rows)
-    return figure
-
-
-def _plot_across(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
-    """A curve per row, from column to column; the first points of the curves are joined by a dashed line."""
-    figure = Figure(figsize=(7.5, 4), layout="constrained")
-    axes = figure.add_subplot()
-    first = []
-    for row in rows:
-        points = [(x, *point) for x, column in enumerate(table.columns) if (point := _point(results[row.name], column))]
-        if points:
-            x, middle, spread = zip(*points, strict=True)
-            axes.errorbar(x, middle, spread, marker="o", capsize=3, label=row.name)
-            first.append(points[0][:2])
-    x, middle = zip(*first, strict=True)
-    axes.plot(x, middle, color="#222222", linestyle="--", label="trained on the memory's rows")
-    _label(axes, table, rows)
-    axes.set_xticks(range(len(table.columns)), table.columns)
-    return figure
-
-
-def _point(found: Sequence[Result] | str, column: str) -> tuple[float, float] | None:
-    results = [] if isinstance(found, str) else found
-    values = [result.figures[column] for result in results if column in result.figures]
-    return (statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0) if values else None
-
-
-def _label(axes, table: Table, rows: Sequence[Row]) -> None:  # type: ignore[no-untyped-def]
-    if table.axis:
-        axes.set_xlabel(table.axis)
-        if table.log:
-            axes.set_xscale("log")
-    else:
-        axes.set_xticks(range(len(rows)), [row.name for row in rows], rotation=20, ha="right")
-    axes.set_ylabel("accuracy, %" if table.columns else table.measures[0])
-    axes.set_title(table.title)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.25)
-    if table.columns:
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

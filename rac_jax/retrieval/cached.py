@@ -17,23 +17,31 @@ from rac_jax.runtime import files, processes
 Arrays = dict[str, np.ndarray]
 
 
-def open_or_make(folder: Path, name: str, made_of: dict[str, Any], make: Callable[[], Arrays]) -> Arrays:
+def open_or_make(
+    folder: Path, name: str, made_of: dict[str, Any], make: Callable[[], Arrays], *, must_keep: bool = True
+) -> Arrays:
     """Read arrays from the folder if they were made from the same inputs, else call `make` and keep its result.
 
-    Runs may share the folder: the name of a file contains a digest of the inputs.
+    Runs may share the folder: the name of a file contains a digest of the inputs. Without `must_keep` a folder that
+    cannot be written is only a warning.
     """
     stamp = json.dumps(made_of, sort_keys=True)
     path = folder / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}.npz"
     found = _read(path, stamp)
-    if not _everybody(found is not None):
+    if not everybody(found is not None):
         found = make()
         if processes.first():
-            _write(path, stamp, found)
+            try:
+                _write(path, stamp, found)
+            except OSError as error:
+                if must_keep:
+                    raise
+                logging.warning("%s; it is made again at the next start", error)
     assert found is not None
     return found
 
 
-def _everybody(has_it: bool) -> bool:
+def everybody(has_it: bool) -> bool:
     """Whether all processes have it. Either all of them make the arrays or none; otherwise some would wait forever."""
     return has_it if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(has_it)).all())
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from rac_jax import sharding
 from rac_jax.memory import index
 from rac_jax.memory.index import device
-from rac_jax.retrieval.encoder import Encode
+from rac_jax.retrieval.encoder import Encode, See
 from rac_jax.retrieval.lookup import Lookup
 from rac_jax.retrieval.snippets import Snippets
 
@@ -85,8 +85,8 @@ def _join_on_device(snippets: Snippets | None, texts: dict[str, jax.Array], rows
     return on_device.join(jnp.where(rows >= 0, texts["text_of"][rows], -1), jnp)
 
 
-def keys_only(encode: Encode, mesh: Mesh) -> Callable[..., jax.Array]:
-    """`keys(parameters, images)`: the keys of `through_host`, bit for bit, without the lookup."""
+def keys_only(encode: Encode | See, mesh: Mesh) -> Callable[..., Any]:
+    """`keys(parameters, images)`: what `encode` gives, the keys of `through_host` bit for bit, without the lookup."""
     return _over_the_batch(
         lambda parameters, images: _keys(encode, parameters, images), mesh, PartitionSpec(), batched=1
     )
@@ -101,7 +101,7 @@ def search_on_host(lookup: Lookup, keys: jax.Array, own: np.ndarray) -> dict[str
     return {"tokens": tokens, "rows": rows, "similarities": similarities}
 
 
-def _keys(encode: Encode, parameters: Any, images: jax.Array) -> jax.Array:
+def _keys(encode: Encode | See, parameters: Any, images: jax.Array) -> Any:
     """E's keys, behind a barrier: E gives the same bits, whichever program it is part of."""
     return jax.lax.optimization_barrier(jax.lax.stop_gradient(encode(parameters, images)))
 

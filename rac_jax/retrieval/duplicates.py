@@ -29,6 +29,15 @@ def groups(memory: Memory, fingerprint: str, threshold: float, ef_search: int) -
     return _connected(pairs, len(memory))
 
 
+def alike(group: np.ndarray, labels: np.ndarray, enabled: np.ndarray) -> np.ndarray:
+    """How many enabled rows have the image and the label of each row, [N].
+
+    A copy with another label, or with none, is not among the rows of the image's class.
+    """
+    _, kind = np.unique(np.stack([group, labels]), axis=1, return_inverse=True)
+    return np.bincount(kind, enabled)[kind]
+
+
 def _others(memory: Memory, own: slice) -> np.ndarray | None:
     """The rows of other sources that a search may return, [N] bool; None if there are none."""
     allowed = memory.allowed()

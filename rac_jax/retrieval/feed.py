@@ -1,6 +1,8 @@
 """Batches on the devices, each with the neighbours of its images: the input of a training or evaluation step."""
 
-from collections.abc import Iterable, Iterator
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -10,11 +12,11 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from rac_jax import config as configs
 from rac_jax import sharding
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.pipeline import Batch
-from rac_jax.memory import build, index
-from rac_jax.retrieval import cached
+from rac_jax.retrieval import cached, views
 from rac_jax.retrieval.lookup import KEEP_ALL
 from rac_jax.retrieval.retriever import Retriever
 from rac_jax.runtime import processes
@@ -32,14 +34,21 @@ def lookup_of(config: ConfigDict) -> str:
     return "pipelined" if on_host and jax.default_backend() != "cpu" else "callback"
 
 
+def needs_images(config: ConfigDict) -> bool:
+    """Whether a step needs the images themselves: for B, or to look up augmented ones."""
+    sees = "base" in configs.roles(config) and not config.train.views
+    return sees or lookup_of(config) != "cached"
+
+
 def put(retriever: Retriever | None, mesh: Mesh, batch: Batch, *, training: bool) -> Fed:
     """A host batch on the devices, and the neighbours of its images."""
     if retriever is None:
         return sharding.put_batch(mesh, batch), None
     own = retriever.own_rows(batch["id"], training=training)
-    placed = sharding.put_batch(mesh, batch | {"own": own, "inside": retriever.inside(own)})
+    left_out = retriever.left_out(own)
+    placed = sharding.put_batch(mesh, batch | {"own": own} | left_out)
     found = retriever(placed["image"], placed.pop("own"))
-    return placed, found | {"inside": placed.pop("inside")}
+    return placed, found | {name: placed.pop(name) for name in left_out}
 
 
 def feed(
@@ -69,7 +78,8 @@ def look_up(config: ConfigDict, retriever: Retriever, mesh: Mesh, images: jax.Ar
     own = np.full(images.shape[0], KEEP_ALL, np.int32)
     if config.memory.index == "device":
         return retriever(images, sharding.put_batch(mesh, {"own": own})["own"])
-    return _searched(retriever, mesh, retriever.keys(images), own)
+    seen = retriever.see(images)
+    return seen | _searched(retriever, mesh, seen["key"], own)
 
 
 def _pipelined(retriever: Retriever, mesh: Mesh, batches: Iterable[Batch], *, training: bool) -> Iterator[Fed]:
@@ -93,7 +103,7 @@ def _pipelined(retriever: Retriever, mesh: Mesh, batches: Iterable[Batch], *, tr
 
 
 def _searched(retriever: Retriever, mesh: Mesh, keys: jax.Array, own: np.ndarray) -> dict[str, jax.Array]:
-    found = retriever.search(keys, own) | {"inside": retriever.inside(own)}
+    found = retriever.search(keys, own) | retriever.left_out(own)
     return sharding.put_batch(mesh, found) | {"key": keys}
 
 
@@ -107,38 +117,48 @@ def _cached(
     split: str,
     training: bool,
 ) -> Iterator[Fed]:
-    """Neighbours of the plain images, found once; then neither E nor the index is used again."""
-    keys = keys_of(config, retriever, mesh, dataset, split)
-    found = neighbours_of(retriever, dataset, split, keys, training=training)
+    """Neighbours of the views of each image, found once; then neither E nor the index is used again."""
+    numbers = range(max(1, config.train.views)) if training else [views.EVALUATED]
+    seen = [views.of_split(config, retriever, mesh, dataset, split, number) for number in numbers]
+    found = [neighbours_of(retriever, dataset, split, view.keys, training=training, view=view.name) for view in seen]
     for batch in batches:
         ids = batch["id"]
-        own, rows = retriever.own_rows(ids, training=training), found["rows"][ids]
-        some = {"tokens": retriever.lookup.tokens(rows), "inside": retriever.inside(own), "rows": rows}
-        some |= {"similarities": found["similarities"][ids], "key": keys[ids]}
+        which = batch.pop("view", np.zeros_like(ids))
+        own = retriever.own_rows(ids, training=training)
+        some = _rows_of_views([view.rows for view in seen], which, ids)
+        some |= _rows_of_views([functools.partial(_rows, arrays) for arrays in found], which, ids)
+        some |= {"tokens": retriever.lookup.tokens(some["rows"])} | retriever.left_out(own)
+        if len(seen) > 1:
+            some["own_key"] = seen[0].keys[ids]  # the row to leave out is that of the plain image
         yield sharding.put_batch(mesh, batch), sharding.put_batch(mesh, some)
+
+
+def _rows(arrays: cached.Arrays, ids: np.ndarray) -> cached.Arrays:
+    return {name: values[ids] for name, values in arrays.items()}
+
+
+def _rows_of_views(
+    of: list[Callable[[np.ndarray], dict[str, np.ndarray]]], which: np.ndarray, ids: np.ndarray
+) -> dict[str, np.ndarray]:
+    """For each image [b] its row in the arrays of its view; `of` gives the rows of some images, by view."""
+    order = np.argsort(which, kind="stable")
+    parts = [of[view](ids[which == view]) for view in np.unique(which)]
+    places = np.argsort(order)
+    return {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
 
 
 def keys_of(config: ConfigDict, retriever: Retriever, mesh: Mesh, dataset: Dataset, split: str) -> np.ndarray:
     """The keys of a split's plain images, [N, D] float32: the memory's where it holds them, else encoded once."""
-    memory, images = retriever.memory, dataset.split(split)
-    rows = memory.row_of(dataset.fingerprint(split), np.arange(len(images), dtype=np.int32))
-    if len(rows) and rows[0] >= 0:
-        return np.asarray(memory.keys[rows], np.float32)
-    recipe = {name: memory.recipe[name] for name in ("encoder", "preprocessing") if name in memory.recipe}
-    made_of = {"recipe": recipe, "split": dataset.fingerprint(split), "metric": retriever.lookup.metric}
-
-    def encode() -> cached.Arrays:
-        keys = build.encode_split(config, images, retriever.encoder, mesh)
-        return {"keys": index.unit(keys) if retriever.lookup.metric == "cosine" else keys}
-
-    return cached.open_or_make(retriever.cache, f"keys_{split}", made_of, encode)["keys"]
+    return views.of_split(config, retriever, mesh, dataset, split).keys
 
 
 def neighbours_of(
-    retriever: Retriever, dataset: Dataset, split: str, keys: np.ndarray, *, training: bool
+    retriever: Retriever, dataset: Dataset, split: str, keys: np.ndarray, *, training: bool, view: str = ""
 ) -> cached.Arrays:
-    """`rows` and `similarities` [N, k] of a split's keys [N, D], looked up once."""
+    """`rows` and `similarities` [N, k] of a split's keys [N, D], looked up once. `view` is "" for plain images."""
     made_of = retriever.recipe | {"split": dataset.fingerprint(split), "training": training}
+    if view:
+        made_of["keys"] = hashlib.sha256(keys.tobytes()).hexdigest()
 
     def look_up() -> cached.Arrays:
         own = retriever.own_rows(np.arange(len(keys), dtype=np.int32), training=training)
@@ -150,5 +170,5 @@ def neighbours_of(
         ]
         return {name: np.concatenate([getattr(f, name) for f in found]) for name in ("rows", "similarities")}
 
-    name = "train" if training else f"eval_{split}"
+    name = ("train" if training else f"eval_{split}") + (f"_{view}" if view else "")
     return cached.open_or_make(retriever.cache, name, made_of, look_up)

@@ -14,10 +14,9 @@ from ml_collections import ConfigDict
 from rac_jax.memory import index
 from rac_jax.memory.store import Memory
 from rac_jax.models.voices import Knowledge
-from rac_jax.retrieval import callback, duplicates, familiarity
+from rac_jax.retrieval import callback, duplicates, familiarity, texts
 from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.lookup import KEEP_ALL, Lookup
-from rac_jax.retrieval.snippets import Snippets
 from rac_jax.retrieval.tokenizers import Tokenizer
 
 
@@ -33,6 +32,9 @@ class Retriever:
     cache: Path  # the folder for lookup=cached
     train_fingerprint: str  # of the training split
     knowledge: Knowledge  # what the rows say about the classes
+    see_program: Callable[..., dict[str, jax.Array]] | None = (
+        None  # as keys_program, with the input of B's upper blocks
+    )
 
     @property
     def memory(self) -> Memory:
@@ -46,6 +48,12 @@ class Retriever:
         """E's keys of placed images [B, S, S, 3]: [B, D]."""
         return self.keys_program(self.encoder.parameters, images)
 
+    def see(self, images: jax.Array) -> dict[str, jax.Array]:
+        """E's keys of placed images as `key`, and as `activation` what B starts from if it shares E's first blocks."""
+        if self.see_program is None:
+            return {"key": self.keys(images)}
+        return self.see_program(self.encoder.parameters, images)
+
     def search(self, keys: jax.Array, own: np.ndarray) -> dict[str, np.ndarray]:
         """The neighbours of keys, looked up by this thread of the host. Waits for the keys."""
         return callback.search_on_host(self.lookup, keys, own)
@@ -56,9 +64,29 @@ class Retriever:
             return np.full_like(ids, KEEP_ALL)
         return self.memory.row_of(self.train_fingerprint, ids)
 
-    def inside(self, own: np.ndarray) -> np.ndarray:
-        """How many rows of each image training leaves out of counts and sums: [b] float32."""
-        return np.where(own >= 0, self._times_inside[np.maximum(own, 0)], 0).astype(np.float32)
+    def left_out(self, own: np.ndarray) -> dict[str, np.ndarray]:
+        """What training leaves out of counts and sums for images with these own rows [b].
+
+        `inside` [b] float32 is the number of an image's rows, `own_weight` [b] float32 how much they vote, and
+        `own_label` [b] int32 their class, −1 for none.
+        """
+        there, rows = own >= 0, np.maximum(own, 0)
+        if not there.any():  # as in evaluation
+            nothing = np.zeros(len(own), np.float32)
+            return {"inside": nothing, "own_weight": nothing, "own_label": np.full(len(own), -1, np.int32)}
+        inside = np.where(there, self._times_inside[rows], 0).astype(np.float32)
+        label, weight = self._of_rows
+        return {
+            "inside": inside,
+            "own_weight": inside if weight is None else inside * weight[rows],
+            "own_label": np.where(there, label[rows], -1).astype(np.int32),
+        }
+
+    @functools.cached_property
+    def _of_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Class and weight of each row, on the host."""
+        weight = self.knowledge.row_weight
+        return np.asarray(self.knowledge.row_label), None if weight is None else np.asarray(weight)
 
     @functools.cached_property
     def mean_fitting(self) -> float:
@@ -72,13 +100,13 @@ class Retriever:
 
     @functools.cached_property
     def _times_inside(self) -> np.ndarray:
-        """[N]: the enabled rows of a row's image, itself and its copies; 0 where nothing is left out by row."""
+        """[N]: the enabled rows of a row's image with its label, itself and copies; 0 where none is left out by row."""
         if self.lookup.exclude != "id":
             return np.zeros(len(self.memory))
         allowed = self.memory.allowed()
         enabled = np.ones(len(self.memory)) if allowed is None else allowed.astype(np.float64)
         same = self.lookup.same_image
-        return enabled if same is None else np.bincount(same, enabled, minlength=len(self.memory))[same]
+        return enabled if same is None else duplicates.alike(same, self._of_rows[0], enabled)
 
 
 def assemble(
@@ -97,7 +125,7 @@ def assemble(
 
     Copies of training images in other sources are looked for only for training, which leaves them out.
     """
-    snippets = Snippets.tokenise(memory.texts, tokenizer, config.memory.cut) if tokenizer else None
+    snippets = texts.tokenised(memory, tokenizer, config.memory.cut) if tokenizer else None
     ef_search, same_image = index.ef_search(config), None
     if training and config.memory.exclude == "id":
         same_image = duplicates.groups(memory, train_fingerprint, config.memory.duplicates, ef_search)
@@ -111,15 +139,18 @@ def assemble(
         lookup=lookup,
         program=program,
         keys_program=callback.keys_only(e.encode, mesh),
-        recipe=_recipe(config, memory),
+        recipe=recipe(config, memory),
         cache=cache,
         train_fingerprint=train_fingerprint,
         knowledge=knowledge,
+        see_program=callback.keys_only(e.see, mesh) if e.see else None,
     )
 
 
-def _recipe(config: ConfigDict, memory: Memory) -> dict[str, Any]:
+def recipe(config: ConfigDict, memory: Memory) -> dict[str, Any]:
+    """Everything that decides which neighbours an image has."""
     asked = {name: config.memory[name] for name in ("k", "exclude", "duplicates", "ef_search", "index", "device_dtype")}
     asked |= {"keep": dict(config.memory.keep), "seed": config.data.seed if memory.kept is not None else 0}
-    rows = [[source.fingerprint, source.state, place.start] for source, place in memory.manifest.slices()]
+    slices = memory.manifest.slices()
+    rows = [[source.fingerprint, source.state, place.start, *source.removed] for source, place in slices]
     return {"memory": memory.fingerprint, "rows": rows, "asked": asked}

@@ -30,18 +30,28 @@ class Snippets:
 
     @classmethod
     def tokenise(cls, texts: Collection[str], tokenizer: Tokenizer, cut: str = "snippet") -> "Snippets":
-        """The table for the distinct texts of a memory."""
-        remaining, tokens, counts = iter(texts), [], []
+        """The table for these texts."""
+        tokens, lengths = cls.ids(texts, tokenizer, cut)
+        return cls.of_tokens([tokens], lengths, tokenizer, cut)
+
+    @classmethod
+    def of_tokens(cls, tokens: list[np.ndarray], lengths: np.ndarray, tokenizer: Tokenizer, cut: str) -> "Snippets":
+        """The table of texts that are tokenised: their ids one after another, in parts, and how many each has."""
+        starts = np.cumsum(lengths, dtype=np.int32) - lengths
+        none = np.zeros(1, np.int32)  # what a text without ids reads
+        return cls(np.concatenate([*tokens, none]), starts, lengths, tokenizer, cut)
+
+    @staticmethod
+    def ids(texts: Collection[str], tokenizer: Tokenizer, cut: str) -> tuple[np.ndarray, np.ndarray]:
+        """Every text's ids and the separator's, one after another, and how many each text has [U]: int32."""
+        remaining, tokens, counts = iter(texts), [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
         with tqdm(total=len(texts), desc="memory: tokenise", unit="text", disable=len(texts) <= CHUNK) as bar:
             while some := list(itertools.islice(remaining, CHUNK)):
                 rows = [_shortened(*pair, tokenizer, cut) for pair in zip(some, tokenizer.encode(some), strict=True)]
                 tokens.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
                 counts.append(np.fromiter(map(len, rows), np.int32))
                 bar.update(len(some))
-        none = np.zeros(1, np.int32)  # what a text without ids reads
-        lengths = np.concatenate([*counts, none[:0]])
-        starts = np.cumsum(lengths, dtype=np.int32) - lengths
-        return cls(np.concatenate([*tokens, none]), starts, lengths, tokenizer, cut)
+        return np.concatenate(tokens), np.concatenate(counts)
 
     def join(self, texts: Any, xp: Any = np) -> Any:
         """Sequences [B, length] int32 from text numbers [B, k], nearest first; −1 is no text.

@@ -2,6 +2,8 @@
 
 import dataclasses
 import gzip
+import hashlib
+import importlib.metadata
 import importlib.util
 import itertools
 import json
@@ -34,6 +36,7 @@ class Tokenizer:
     end: int
     separator: tuple[int, ...]  # what ", " between two snippets becomes
     pad: int = 0
+    fingerprint: str = ""  # the same for tokenizers that give the same ids
 
 
 def from_config(config: ConfigDict) -> Tokenizer:
@@ -64,7 +67,8 @@ def clip() -> Tokenizer:
 
     end = vocabulary["<|endoftext|>"]
     separator = tuple(encode([","])[0])
-    return Tokenizer(encode, len(vocabulary), CLIP_LENGTH, end - 1, end, separator)
+    fingerprint = _fingerprint("clip", *vocabulary)
+    return Tokenizer(encode, len(vocabulary), CLIP_LENGTH, end - 1, end, separator, fingerprint=fingerprint)
 
 
 def _clip_file() -> Path:
@@ -110,7 +114,9 @@ def word_pieces(path: Path, length: int = BERT_LENGTH) -> Tokenizer:
     if missing:
         raise ValueError(f"the vocabulary beside {path} has no {missing[0]}, which BERT needs")
     start, end, pad = (vocabulary[piece] for piece in ("[CLS]", "[SEP]", "[PAD]"))
-    return Tokenizer(encode, len(vocabulary), length, start, end, tuple(encode([","])[0]), pad)
+    fingerprint = _fingerprint("word pieces", str(lower_case), *(f"{piece} {i}" for piece, i in vocabulary.items()))
+    separator = tuple(encode([","])[0])
+    return Tokenizer(encode, len(vocabulary), length, start, end, separator, pad, fingerprint)
 
 
 def _word_pieces(folder: Path) -> tuple[dict[str, int], bool]:
@@ -136,7 +142,8 @@ def known_words(vocabulary: list[str], length: int = WORDS_LENGTH) -> Tokenizer:
     def encode(texts: list[str]) -> list[list[int]]:
         return [[ids[word] for word in _words(text) if word in ids] for text in texts]
 
-    return Tokenizer(encode, len(vocabulary) + 1, length, start=0, end=0, separator=())
+    fingerprint = _fingerprint("known words", *vocabulary)
+    return Tokenizer(encode, len(vocabulary) + 1, length, start=0, end=0, separator=(), fingerprint=fingerprint)
 
 
 def any_words(length: int = WORDS_LENGTH) -> Tokenizer:
@@ -145,8 +152,15 @@ def any_words(length: int = WORDS_LENGTH) -> Tokenizer:
     def encode(texts: list[str]) -> list[list[int]]:
         return [[1 + zlib.crc32(word.encode()) % (ANY_WORDS - 1) for word in _words(text)] for text in texts]
 
-    return Tokenizer(encode, ANY_WORDS, length, start=0, end=0, separator=())
+    fingerprint = _fingerprint("any words")
+    return Tokenizer(encode, ANY_WORDS, length, start=0, end=0, separator=(), fingerprint=fingerprint)
 
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower().replace("_", " "))
+
+
+def _fingerprint(kind: str, *vocabulary: str) -> str:
+    """Of a kind of tokenizer, its vocabulary, and the library that may tokenise otherwise in another version."""
+    content = "\n".join((kind, importlib.metadata.version("transformers"), *vocabulary))
+    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()

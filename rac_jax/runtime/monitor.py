@@ -146,9 +146,10 @@ class InFlight:
         while self._steps:
             self._land()
 
-    def take_means(self) -> dict[str, float]:
-        """Mean of each metric since the last call."""
-        self.land_all()
+    def take_means(self, *, wait: bool = True) -> dict[str, float]:
+        """Mean of each metric since the last call; without `wait`, of the steps that have arrived, if any have."""
+        if wait or not self._window:
+            self.land_all()
         window, self._window = self._window, []
         return {name: float(np.mean([metrics[name] for metrics in window])) for name in window[0]}
 

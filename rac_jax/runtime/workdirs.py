@@ -53,8 +53,11 @@ def _hold(workdir: Path) -> Iterator[None]:
 
 
 def check(config: ConfigDict, workdir: Path) -> None:
-    """Refuse a folder that holds a run with other settings, and list them."""
-    differences = changed(_read(workdir), plain(config)) if (workdir / "config.json").exists() else {}
+    """Refuse a folder that holds a run with other settings, and list them.
+
+    A field that is newer than the run has its default there.
+    """
+    differences = changed(plain(read_config(workdir)), plain(config)) if (workdir / "config.json").exists() else {}
     if differences:
         lines = [f"  {name}: {old!r} there, {now!r} now" for name, (old, now) in differences.items()]
         raise ConfigError(

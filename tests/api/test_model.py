@@ -12,6 +12,7 @@ from rac_jax.config import ConfigError
 from rac_jax.data.decode import BadImage
 from rac_jax.data.sets import digits
 from rac_jax.memory.manifest import BadMemory
+from rac_jax.runtime import workdirs
 from tests import tiny
 
 KNOWN, NEW = 6, 8  # classes that are trained on: digits below this one; and the one that is added
@@ -121,6 +122,28 @@ def test_a_new_class_is_answered_after_add_and_not_after_disable(model):
     same(model.predict(asked), before)
 
 
+def test_sets_of_labels_grow_with_the_coverage_and_follow_the_memory(model):
+    images = of_class(2, 6, "train")
+    small, large = (model.predict(images, coverage=level) for level in (0.5, 0.9))
+    for one, other in zip(small, large, strict=True):
+        assert one["labels"][0] == one["label"] and set(one["labels"]) <= set(other["labels"]) <= set(model.classes)
+    assert sum(len(a["labels"]) for a in small) < sum(len(a["labels"]) for a in large)
+    assert set(model.predict(images[0], coverage=0.999)["labels"]) == set(model.classes)  # 60 images cannot promise it
+    model.add(of_class(NEW, 12), ["eight"] * 12, source="more")
+    asked = model.predict(of_class(NEW, 10, "train"), coverage=0.9)
+    assert np.mean(["eight" in a["labels"] for a in asked]) > 0.5
+    (model.workdir / "coverage.json").unlink()
+    with pytest.raises(ValueError, match=r"no coverage\.json for step \d+: sets of labels need held-out images"):
+        model.predict(images, coverage=0.9)
+
+
+def test_rows_are_shown_by_thumbnails_where_the_images_are_gone(model):
+    shutil.rmtree(model.workdir / "images")
+    shown = model.memory.image(25)
+    assert shown.size == (32, 32) and model.memory.thumbnail(25).startswith(b"\xff\xd8\xff")
+    assert model.search(shown, k=1)[0]["row"] == 25
+
+
 def test_folders_and_tables_are_added_and_evaluated(model, tmp_path):
     for name, label in ("eight", NEW), ("the 1", 1):
         (tmp_path / "more" / name).mkdir(parents=True)
@@ -157,6 +180,22 @@ def test_a_saved_run_answers_where_nothing_of_the_original_is(fitted, tmp_path, 
             path.chmod(0o755)
 
 
+def test_a_saved_or_copied_run_is_evaluated_where_the_original_is_gone(fitted, tmp_path):
+    expected = fitted.evaluate()
+    fitted.save(tmp_path / "first")
+    assert workdirs.read_config(tmp_path / "first").data.name == "table:images/train/table.jsonl"
+    shutil.copytree(fitted.workdir, tmp_path / "copied")
+    hidden = fitted.workdir.rename(fitted.workdir.with_name("hidden"))
+    try:
+        rac_jax.load(tmp_path / "first", mesh__data=1).save(tmp_path / "second")
+        shutil.rmtree(tmp_path / "first")
+        for name in ("second", "copied"):
+            accuracy = rac_jax.load(tmp_path / name, mesh__data=1).evaluate()
+            assert accuracy["rac"] == pytest.approx(expected["rac"])
+    finally:
+        hidden.rename(fitted.workdir)
+
+
 def test_a_run_of_the_command_line_is_loaded(trained, tmp_path):
     workdir = shutil.copytree(trained, tmp_path / "run")
     model = rac_jax.load(workdir)
@@ -164,6 +203,23 @@ def test_a_run_of_the_command_line_is_loaded(trained, tmp_path):
     assert set(model.predict(image)["voices"]) == {"rac", "base", "text"}
     with pytest.raises(ConfigError, match=r"memory\.k: 30 there, 3 now"):
         rac_jax.load(workdir, memory__k=3)
+
+
+@pytest.mark.parametrize("kind", ["folder", "table"])
+def test_class_folders_and_tables_are_fitted(tmp_path, kind):
+    lines = ["path,label"]
+    for label in range(3):
+        (tmp_path / "photos" / f"the {label}").mkdir(parents=True)
+        for number, pixels in enumerate(of_class(label, 5)):
+            Image.fromarray(pixels).save(tmp_path / "photos" / f"the {label}" / f"{number}.png")
+            lines.append(f"photos/the {label}/{number}.png,the {label}")
+    (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
+    source = tmp_path / ("photos" if kind == "folder" else "table.csv")
+    quick = {"train.epochs": 1.0, "train.calibrate_sets": False, "train.calibrate_new": False}
+    model = rac_jax.fit(source, data__test_share=0.2, memory={"k": 3}, **quick, **SETTINGS)
+    assert model.memory.counts == {f"the {label}": 4 for label in range(3)} and model.config.memory.k == 3
+    assert model.predict(of_class(1, 1)[0])["neighbours"][0]["label"] == "the 1"
+    assert set(model.evaluate()["rac"]) >= {"all", "few"}
 
 
 def test_one_image_of_each_class_is_enough():

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from configs import demo
 from rac_jax.compile import check
 from tests import tiny
 
@@ -73,6 +74,37 @@ def test_a_device_without_enough_memory_names_the_fields(config, tmp_path, monke
     monkeypatch.setattr(check.jax, "local_devices", lambda: [Small()])
     with pytest.raises(check.Problem, match=r"raise config\.train\.accumulate or config\.mesh\.fsdp"):
         check._compiled(found)
+
+
+@pytest.mark.parametrize("variant", ["instant", "finetune"])
+def test_training_on_keys_or_views_decodes_no_image(tmp_path, variant, monkeypatch):
+    """Before, the check compared the rate of decoding with that of steps, and reported a problem."""
+    monkeypatch.setattr(check.pipeline, "train_batches", lambda *_, **__: pytest.fail("images are decoded"))
+    found = check.Found(demo.get_config(variant), tmp_path, step=1e-9)
+    check._data(found)
+    assert check._input(found) == "training decodes no image; E sees each one before the first step"
+
+
+def test_without_the_data_of_a_folder_later_questions_are_not_asked(config, tmp_path, capsys):
+    """Before, they answered "'train'" and named flags that another command has."""
+    config.data.name, config.data.root = "folder", str(tmp_path / "nowhere")
+    assert not check.check(config, tmp_path)
+    said = answers(capsys)
+    assert said["data"].startswith("problem") and said["memory"].startswith("problem")
+    assert "when the data can be read" in said["memory"] and "--classes" not in said["memory"]
+    assert not {"disk", "steps", "input"} & set(said)
+
+
+def test_an_index_on_the_devices_is_compiled_and_timed(config, tmp_path):
+    config.memory.index = "device"
+    found = check.Found(config, tmp_path)
+    check._data(found)
+    said = check._compiled(found)
+    assert set(found.compiled) == {"train", "device"}
+    need = sum(program.arguments + program.code for program in found.compiled.values())
+    need += max(program.temporaries for program in found.compiled.values())
+    assert said.startswith(f"{need / 1e9:.2f} GB a device")
+    assert "images/s" in check._steps(found)
 
 
 def test_gpus_that_jax_does_not_use(config, tmp_path, monkeypatch):

@@ -8,9 +8,12 @@ from pathlib import Path
 import jax
 import pytest
 
+from configs import demo
+from rac_jax import sharding
 from rac_jax.compile import estimate, largest, programs, report, targets
 from rac_jax.retrieval import tokenizers
 from tests import tiny
+from tests.test_configs import shrink
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +73,7 @@ def test_a_report_for_an_accelerator(compiled):
 
 def test_memory_and_time(compiled):
     device = targets.parse("a100:8")[0].device
-    need = estimate.memory(compiled[1], device)
+    need = estimate.memory(config(), compiled[1], device)
     assert need.resident == compiled[1]["train"].arguments + compiled[1]["keys"].arguments
     assert need.left == int(0.75 * device.memory) - need.need
     times = estimate.seconds(compiled[1]["train"], device)
@@ -89,6 +92,64 @@ def test_the_largest_batch_is_found_in_few_compilations(most, expected):
     batch, used = largest.search(need, start=40, used=need(40), limit=most, multiple=8)
     assert batch <= (most - 200) / 4 and batch >= 0.95 * expected and len(asked) <= 6
     assert used == (200 + 4 * batch if batch else 0)
+
+
+@pytest.mark.parametrize("most, expected", [(1000, 192), (600, 96), (210, 0)])
+def test_the_largest_batch_is_found_where_the_configs_own_cannot_be_compiled(most, expected):
+    """Before, the search never began. The compiler gives up at twice the limit."""
+    asked = []
+
+    def need(batch):
+        asked.append(batch)
+        found = 200 + 4 * batch
+        return found if found <= 2 * most else None
+
+    batch, used = largest.search(need, start=8000, used=None, limit=most, multiple=8)
+    assert batch <= (most - 200) / 4 and batch >= 0.95 * expected and batch % 8 == 0
+    assert asked[0] == 4000 and len(asked) <= 12 and len(set(asked)) == len(asked)
+    assert used == (200 + 4 * batch if batch else 0)
+
+
+def test_a_program_that_does_not_fit_leaves_the_others(monkeypatch):
+    mesh = sharding.make_mesh(config())
+    made = [programs.Program(name, None, (), mesh) for name in ("train", "keys")]
+
+    def compile_program(program, target):
+        if program.name == "train":
+            raise estimate.TooLarge("train does not fit")
+        return program.name
+
+    monkeypatch.setattr(estimate, "compile_program", compile_program)
+    compiled, lowered, too_large = estimate.compile_each(made, targets.parse("cpu:8")[0])
+    assert compiled == {"keys": "keys"} and not lowered and str(too_large["train"]) == "train does not fit"
+
+
+def test_an_index_on_the_devices_is_counted(compiled):
+    """Before, neither its keys nor its search were."""
+    c, (shapes, made) = config(), compiled
+    c.memory.index, c.memory.lookup = "device", "callback"
+    device = targets.parse("a100:8")[0].device
+    need = estimate.memory(c, made, device)
+    assert need.resident == made["train"].arguments + made["device"].arguments
+    keys = shapes["device"].arguments[0]["keys"]
+    assert made["device"].arguments - made["keys"].arguments > keys.size // 8 * keys.dtype.itemsize > 0
+    assert need.temporaries == max(program.temporaries for program in made.values())
+    assert [program.name for program in estimate.of_a_step(c, made)] == ["train", "device"]
+    assert "GB are left beside the index" in report.report(c, targets.parse("a100:8")[0], made, 466)
+    c.memory.lookup = "cached"
+    assert [program.name for program in estimate.of_a_step(c, made)] == ["train"]
+    assert [program.name for program in estimate.of_a_step(config(), made)] == ["train", "keys"]
+
+
+def test_training_on_views_knows_the_keys_of_plain_images():
+    """As retrieval/feed.py gives them. Before, another program was compiled than the run needs."""
+    c = shrink(demo.get_config("finetune"))
+    found = programs.of_run(c, jax.devices(), 14, 297)
+    trained, evaluated = found["train"].arguments[2], found["evaluate"].arguments[3]
+    assert trained["own_key"].shape == trained["key"].shape == (16, 24) and trained["own_key"].dtype == "float32"
+    assert "own_key" not in evaluated and trained["activation"].shape[:2] == (16, 1)
+    c.train.views = 1
+    assert "own_key" not in programs.of_run(c, jax.devices(), 14, 297)["train"].arguments[2]
 
 
 def test_the_sizes_of_tokenizers_are_right():

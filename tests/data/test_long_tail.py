@@ -33,3 +33,15 @@ def test_held_out_shares_of_every_class():
     assert counts == {"train": [70, 7, 1], "val": [10, 1, 0], "test": [20, 2, 0]}
     everything = np.concatenate(list(parts.values()))
     assert sorted(everything) == list(range(111))
+
+
+def test_counts_of_a_total_at_any_imbalance():
+    available = np.array([20, 500, 100, 50, 200])
+    even = long_tail.counts_of(available, 100, 1.0)
+    assert even.tolist() == [20] * 5
+    tailed = long_tail.counts_of(available, 100, 16.0)
+    assert tailed.tolist() == [3, 52, 13, 6, 26]  # the class with most images comes first
+    with pytest.raises(
+        ValueError, match=r"config\.data\.images is 101: there are too few at config\.data\.imbalance=1"
+    ):
+        long_tail.counts_of(available, 101, 1.0)

@@ -1,9 +1,10 @@
 """A part of the data: which images and classes stay, and under which labels."""
 
 import numpy as np
+import pytest
 
 from rac_jax import data
-from rac_jax.data import subset
+from rac_jax.data import long_tail, subset
 from rac_jax.data.dataset import ArrayImages, Dataset, Split
 from tests import tiny
 
@@ -64,3 +65,14 @@ def test_the_config_says_how_much_is_kept():
     counts = dict(zip(everything.class_names, everything.class_counts, strict=True))
     assert found.class_counts.tolist() == [max(1, round(0.5 * counts[name])) for name in found.class_names]
     assert found.fingerprint("test") != everything.fingerprint("test")
+
+
+def test_the_most_frequent_classes_and_a_total():
+    found = subset.most_frequent(made(), 2)
+    assert found.class_names == ("a", "b") and found.class_counts.tolist() == [8, 4]
+    assert found.split("test").labels.tolist() == [0, 1]
+    assert subset.most_frequent(made(), 0).num_classes == 4
+    even = long_tail.of_total(found, 6, 1.0, seed=0)
+    assert even.class_counts.tolist() == [3, 3] and len(even.split("test")) == 2
+    with pytest.raises(ValueError, match=r"config\.data\.frequent is 5, but made has 4 classes"):
+        subset.most_frequent(made(), 5)

@@ -83,3 +83,12 @@ def test_training_draws_differ_and_repeat():
     first, again, other = (transform(PHOTO, np.random.default_rng(seed)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first.astype(int) - other).mean() > 1
+
+
+def test_five_crops_are_the_corners_and_the_centre_of_a_larger_square():
+    pixels = np.random.default_rng(0).integers(0, 255, (248, 310, 3), dtype=np.uint8)
+    crops = transforms.FiveCrops(224, "bilinear")(pixels, np.random.default_rng(0))
+    square = pixels[:, 31:279]  # the shorter side is 248 already
+    assert crops.shape == (5, 224, 224, 3) and crops.dtype == np.uint8
+    for crop, (top, left) in zip(crops, ((0, 0), (0, 24), (24, 0), (24, 24), (12, 12)), strict=True):
+        np.testing.assert_array_equal(crop, square[top : top + 224, left : left + 224])

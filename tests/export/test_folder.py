@@ -50,7 +50,7 @@ def test_the_command_exports_a_run_that_answers_elsewhere_and_starts_quickly_aga
 def test_an_export_is_complete_or_absent(trained, tmp_path):
     export.write(trained, tmp_path / "new")
     found = {path.name for path in (tmp_path / "new").iterdir()}
-    assert found == {"README.md", "config.json", "data.json", "checkpoints", "memory", "eval"}
+    assert found == {"README.md", "config.json", "data.json", "checkpoints", "memory", "eval", "coverage.json"}
     assert [path.name for path in (tmp_path / "new" / "checkpoints").iterdir()] == ["20"]
     assert store.read(tmp_path / "new" / "memory").fingerprint == store.read(trained / "memory").fingerprint
     config, before = workdirs.read_config(tmp_path / "new"), workdirs.read_config(trained)
@@ -64,3 +64,26 @@ def test_an_export_is_complete_or_absent(trained, tmp_path):
     with pytest.raises(OSError, match=r"keys-\d+\.bin"):
         export.write(damaged, tmp_path / "other")
     assert not list(tmp_path.glob("other*"))
+
+
+def test_no_path_of_this_machine_is_exported(trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "run")
+    config = workdirs.read_config(run)
+    config.memory.kept_keys = config.compiled = str(tmp_path / "here")
+    workdirs.write_config(config, run)
+    export.write(run, tmp_path / "new")
+    found = workdirs.read_config(tmp_path / "new")
+    assert (found.memory.kept_keys, found.compiled) == ("", "")
+    assert str(tmp_path) not in (tmp_path / "new" / "config.json").read_text()
+
+
+def test_the_card_has_the_tables_of_its_step_alone(trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "run")
+    table = json.loads((run / "eval" / "test.json").read_text())
+    (run / "eval" / "val.json").write_text(json.dumps(table | {"split": "val", "step": table["step"] - 10}))
+    export.write(run, tmp_path / "new")
+    text = (tmp_path / "new" / "README.md").read_text()
+    assert "Accuracy in % on test, 250 images" in text and "on val" not in text
+    (run / "eval" / "test.json").write_text(json.dumps(table | {"step": table["step"] - 10}))
+    export.write(run, tmp_path / "other")
+    assert "Accuracy" not in (tmp_path / "other" / "README.md").read_text()

@@ -62,7 +62,8 @@ def random_step(random, folder, model, number):
             model.sources[name] = (model.sources[name][0], choice == "enable")
 
 
-CASES = [(kind, seed) for kind in ("flat", "hnsw") for seed in range(5)] + [("hnsw_sq", 5), ("ivf_sq", 6), ("auto", 7)]
+CASES = [(kind, seed) for kind in ("flat", "hnsw") for seed in range(5)]
+CASES += [("hnsw_sq", 5), ("ivf_sq", 6), ("auto", 7), ("ivf_rabitq", 8)]
 
 
 @pytest.mark.parametrize("kind, seed", CASES)

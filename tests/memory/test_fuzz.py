@@ -16,7 +16,7 @@ OURS = (BadMemory, FileNotFoundError)
 ODD = [None, -1, 0, 1, 3, 2**70, 0.5, float("nan"), "", "x", "../x", "/", [], [1], {}, {"a": 1}, True]
 
 
-@pytest.fixture(scope="module", params=["hnsw", "ivf_sq"])
+@pytest.fixture(scope="module", params=["hnsw", "ivf_sq", "ivf_rabitq"])
 def original(tmp_path_factory, request):
     """Two labelled sources, one of them disabled."""
     folder = tmp_path_factory.mktemp("fuzz") / "m"

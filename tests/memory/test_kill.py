@@ -115,6 +115,7 @@ def contents(folder):
         "similarities": similarities.tolist(),
         "keys": memory.keys.tobytes() if memory.allowed() is None else None,
         "fingerprint": memory.fingerprint,
+        "thumbnails": [[memory.thumbnail(row) for row in mine] for mine in rows],
     }
 
 

@@ -37,9 +37,24 @@ def test_votes_are_weighted_by_similarity_and_divided_by_the_rows_of_a_class():
 def test_in_training_an_image_is_not_counted_in_its_own_class():
     known = knowledge(np.eye(4, 3), [0, 0, 1, 1], classes=2)
     found = neighbours(rows=[[0, 2]], similarities=[[1.0, 1.0]])
-    left_out = LeftOut(jnp.array([0]), jnp.array([1.0]))
+    left_out = LeftOut(jnp.array([0]), jnp.array([1.0]), jnp.array([1.0]))
     shares = np.exp(np.asarray(voices.vote(found, known, left_out, **VOTE))) - VOTE["epsilon"]
     np.testing.assert_allclose(shares[0], [2 / 3, 1 / 3], atol=1e-6)
+
+
+def test_rows_vote_with_their_weights():
+    known = knowledge(np.eye(4, 3), [0, 0, 1, 1], classes=2)
+    found = neighbours(rows=[[0, 2]], similarities=[[1.0, 1.0]])
+    weighted = known.replace(row_weight=jnp.array([0.5, 1.0, 0.25, 0.25]), class_weight=jnp.array([1.5, 0.5]))
+    shares = np.exp(np.asarray(voices.vote(found, weighted, None, **VOTE))) - VOTE["epsilon"]
+    votes = np.array([0.5 / 1.5, 0.25 / 0.5])
+    np.testing.assert_allclose(shares[0], votes / votes.sum(), atol=1e-6)
+    alike = known.replace(row_weight=jnp.full(4, 0.3), class_weight=jnp.full(2, 0.6))
+    np.testing.assert_allclose(voices.vote(found, alike, None, **VOTE), voices.vote(found, known, None, **VOTE), 1e-5)
+    left_out = LeftOut(jnp.array([1]), jnp.array([1.0]), jnp.array([0.25]))
+    shares = np.exp(np.asarray(voices.vote(found, weighted, left_out, **VOTE))) - VOTE["epsilon"]
+    votes = np.array([0.5 / 1.5, 0.25 / 0.25])
+    np.testing.assert_allclose(shares[0], votes / votes.sum(), atol=1e-6)
 
 
 def test_no_neighbour_at_all_is_no_opinion():
@@ -74,13 +89,13 @@ def test_in_training_the_mean_of_the_true_class_does_not_contain_the_image(proto
     keys = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], np.float32)
     known = knowledge(keys, [0, 0, 1], classes=2)
     found, label = neighbours(key=keys[:1]), jnp.array([0])
-    apart = prototype(found, known, LeftOut(label, jnp.array([1.0])))
+    apart = prototype(found, known, LeftOut(label, jnp.array([1.0]), jnp.array([1.0])))
     centre = np.asarray(known.centre)
     head, query = keys[1] - centre, keys[0] - centre
     expected = 10.0 * head @ query / np.linalg.norm(head) / np.linalg.norm(query)
     np.testing.assert_allclose(apart[0, 0], expected, rtol=1e-5)
     np.testing.assert_allclose(apart[0, 1], prototype(found, known, None)[0, 1], rtol=1e-6)
-    not_inside = prototype(found, known, LeftOut(label, jnp.array([0.0])))
+    not_inside = prototype(found, known, LeftOut(label, jnp.array([0.0]), jnp.array([0.0])))
     np.testing.assert_allclose(not_inside, prototype(found, known, None), rtol=1e-5)
 
 
@@ -89,7 +104,7 @@ def test_the_only_row_of_a_class_is_kept_in_training_and_gradients_are_finite(pr
     graph, params = nnx.split(prototype)
 
     def loss(params):
-        left_out = LeftOut(jnp.array([0]), jnp.array([1.0]))
+        left_out = LeftOut(jnp.array([0]), jnp.array([1.0]), jnp.array([1.0]))
         return nnx.merge(graph, params)(neighbours(key=np.eye(1, 3)), known, left_out).sum()
 
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.grad(loss)(params)))
@@ -107,9 +122,12 @@ def test_fused_logits_are_a_weighted_sum_of_log_probabilities_and_new_classes_ha
     found = neighbours(key=np.eye(3), rows=[[0, 1], [1, 2], [2, 0]], similarities=[[0.9, 0.5]] * 3)
     logits = {name: np.asarray(values) for name, values in fused(None, found, known).items()}
     assert logits["base"].shape == (3, 2) and logits["vote"].shape == logits["prototype"].shape == (3, 3)
-    base = np.concatenate([jax.nn.log_softmax(logits["base"]), np.full((3, 1), -np.log(2.0))], axis=1)
-    total = base + 0.5 * jax.nn.log_softmax(logits["vote"]) + jax.nn.log_softmax(logits["prototype"])
-    np.testing.assert_allclose(logits["rac"], np.asarray(total) / 2.5 + np.array([[0.0, 0.0, -0.7]]), rtol=1e-5)
+    read = 0.5 * jax.nn.log_softmax(logits["vote"]) + jax.nn.log_softmax(logits["prototype"])
+    memory = np.asarray(read) / 1.5 + np.array([[0.0, 0.0, -0.7]])
+    share = np.asarray(jax.nn.softmax(memory))
+    base = np.concatenate([share[:, :2].sum(axis=1, keepdims=True) * jax.nn.softmax(logits["base"]), share[:, 2:]], 1)
+    np.testing.assert_allclose(base.sum(axis=1), 1.0, rtol=1e-5)  # base decides among the classes that it knows
+    np.testing.assert_allclose(logits["rac"], (np.log(base) + 1.5 * memory) / 2.5, rtol=1e-4)
 
 
 def test_new_classes_have_an_offset_though_every_voice_knows_them():
@@ -127,3 +145,12 @@ def test_keys_are_scaled_to_unit_length_for_cosine():
     known = knowledge(np.eye(3), [0, 1, 1], classes=2)
     small, large = (one(None, neighbours(key=factor * np.eye(3)), known)["prototype"] for factor in (0.1, 10.0))
     np.testing.assert_allclose(small, large, rtol=1e-5)
+
+
+def test_the_papers_fusion_is_shown_beside_a_sum_that_has_base_and_text():
+    summed = model(("base", "vote"))
+    logits = {"base": jnp.array([[3.0, 4.0]]), "text": jnp.array([[0.0, -2.0]]), "rac": jnp.zeros((1, 2))}
+    shown = summed.with_paper(logits)
+    assert list(shown) == ["base", "text", "rac", "paper"]
+    np.testing.assert_allclose(shown["paper"], 2**0.5 / 2 * np.array([[0.6, -0.2]]), rtol=1e-5)
+    assert list(summed.with_paper({"base": logits["base"]})) == ["base"]

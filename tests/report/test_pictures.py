@@ -1,7 +1,10 @@
 import numpy as np
+import pyarrow as pa
 from PIL import Image
 
+from rac_jax.memory import columns, edit, store, thumbnails
 from rac_jax.report import pictures
+from tests.memory.conftest import RECIPE
 from tests.report import hostile
 
 
@@ -20,9 +23,17 @@ def test_any_text_can_stand_under_an_image():
     assert pictures.neighbour_strip(grey, "$", [grey] * len(hostile.NAMES), hostile.NAMES).std() > 10
 
 
-def test_a_damaged_or_missing_file_is_a_grey_tile(tmp_path):
-    Image.fromarray(np.full((4, 4, 3), 7, np.uint8)).save(tmp_path / "good.png")
-    (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff nothing")
-    assert (pictures.of_file(tmp_path / "good.png") == 7).all()
-    for path in (tmp_path / "bad.jpg", tmp_path / "gone.jpg", None):
-        assert (pictures.of_file(path) == 128).all()
+def test_a_row_is_shown_by_its_file_or_its_thumbnail_and_is_grey_without(tmp_path):
+    """Row 0 has both, row 1 only a thumbnail, row 2 a damaged file, row 3 neither."""
+    Image.fromarray(np.full((4, 4, 3), 7, np.uint8)).save(tmp_path / "0.png")
+    (tmp_path / "2.png").write_bytes(b"\xff\xd8\xff nothing")
+    small = thumbnails.encode(np.full((8, 8, 3), 50, np.uint8), 96)
+    for name, own in (("with", small), ("without", None)):
+        edit.create(tmp_path / "memory", RECIPE, width=4)
+        with edit.editing(tmp_path / "memory") as editor:
+            editor.start(name, rows=4, fingerprint=name, origin="", root=str(tmp_path), thumbnails=own is not None)
+            editor.append(np.eye(4, dtype=np.float32), [own] * 4 if own else ())
+            editor.finish(columns.make(pa.array(["x"] * 4), [f"{i}.png" for i in range(4)]))
+    memory = store.read(tmp_path / "memory")
+    grey = [int(pictures.of_row(memory, row).mean()) for row in range(8)]
+    assert grey == [7, 50, 128, 50, 7, 128, 128, 128]

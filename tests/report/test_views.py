@@ -27,8 +27,9 @@ def test_random_worst_and_rescued(output):
 
 def draw(similarities, metric):
     texts = ["two", "seven", "two"]
-    answers = {"rac": ("two", 0.7), "base": ("seven", 0.4)}
-    figure = views.draw(views.View(IMAGE, "two", texts, np.array(similarities), metric, answers))
+    answers = {"rac": ("two", 0.7, True), "base": ("seven", 0.4, False)}
+    matches = np.array([True, False, True])
+    figure = views.draw(views.View(IMAGE, "two", texts, texts, matches, np.array(similarities), metric, answers))
     return {axes.get_label(): axes for axes in figure.axes}
 
 
@@ -47,6 +48,18 @@ def test_a_view_lists_and_counts_the_neighbours_with_matches_in_green():
     assert histogram.get_title() == "cosine similarity"
 
 
+def test_captions_are_counted_by_class_and_classes_with_one_text_are_kept_apart():
+    texts = ["a crane by the lake", "a tall crane", "crane", "grey bird"]
+    names, matches = ["crane", "crane", "crane", "grey bird"], np.array([True, False, True, False])
+    answers = {"rac": ("crane", 0.7, False)}  # the machine, not the bird
+    view = views.View(IMAGE, "crane", texts, names, matches, np.linspace(0.9, 0.6, 4), "cosine", answers)
+    axes = {axes.get_label(): axes for axes in views.draw(view).axes}
+    assert [t.get_color() for t in axes["list"].texts] == [views.GREEN, "black", views.GREEN, "black"]
+    assert [bar.get_width() for bar in axes["counts"].patches] == [2, 1, 1]
+    assert [label.get_text() for label in axes["counts"].get_yticklabels()] == ["crane", "crane", "grey bird"]
+    assert axes["votes"].texts[0].get_color() == views.RED
+
+
 def test_l2_shows_the_distance_whose_negative_square_the_index_gives():
     axes = draw([-4.0, -6.25, -9.0], "l2")
     listed, histogram = axes["list"], axes["histogram"]
@@ -57,8 +70,9 @@ def test_l2_shows_the_distance_whose_negative_square_the_index_gives():
 
 def test_eight_labels_are_listed_whatever_they_are_called():
     names, scores = hostile.NAMES, np.linspace(1, 0, len(hostile.NAMES))
-    answers = {name: (name, 0.5) for name in names[:6]}
-    figure = views.draw(views.View(IMAGE, names[1], names, scores, "cosine", answers))
+    answers = {name: (name, 0.5, name == names[1]) for name in names[:6]}
+    matches = np.array([name == names[1] for name in names])
+    figure = views.draw(views.View(IMAGE, names[1], names, names, matches, scores, "cosine", answers))
     axes = {one.get_label(): one for one in figure.axes}
     assert len(axes["list"].texts) == len(axes["counts"].patches) == 8 and len(axes["votes"].texts) == 6
     assert plots.pixels(plots.png(figure)).std() > 10

@@ -15,9 +15,10 @@ from rac_jax import data, evaluate, train
 from rac_jax.memory import edit as memory_edit
 from rac_jax.memory import store
 from rac_jax.memory.manifest import REMOVED
-from rac_jax.reproduce import edit, results
+from rac_jax.reproduce import edit, figures, rendering, results
+from rac_jax.reproduce.further import EDIT, GAIN, NEW, SHARES, VOICES, at
 from rac_jax.reproduce.runs import Result
-from rac_jax.reproduce.tables import EDIT, GAIN, NEW, SHARES, VOICES, at, fitting
+from rac_jax.reproduce.tables import fitting
 from tests import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -148,7 +149,7 @@ def test_the_share_of_the_gain_is_taken_seed_by_seed():
     })  # fmt: skip
     assert [r.figures[GAIN] for r in found[part]] == [80.0, 50.0]
     assert GAIN not in found[everything][0].figures
-    text = results.markdown(NEW, found, "digits")
+    text = rendering.markdown(results.blocks(NEW, found, "digits"))
     assert "| 65.0 ± 21.2 | -0.500 ± 2.121 |" in text
     missing = {part: [result(before=40.0, all=48.0)], everything: "not run: why"}
     assert results.with_gains(NEW, missing) == missing
@@ -159,7 +160,7 @@ def test_a_plot_has_a_curve_per_row_and_one_of_retraining():
         row.name: [Result({at(share): 10.0 * share + number for share in SHARES[number:]})]
         for number, row in enumerate(EDIT.rows)
     }
-    (axes,) = results.plot(EDIT, found).axes
+    (axes,) = figures.plot(EDIT, found).axes
     dashed = next(line for line in axes.get_lines() if line.get_linestyle() == "--")
     assert dashed.get_ydata() == pytest.approx([2.5, 6.0, 9.5, 13.0])
     names = [text.get_text() for text in axes.get_legend().get_texts()]
@@ -170,4 +171,4 @@ def test_voices_are_subsets_of_those_of_the_config(tmp_path):
     config = instant(tmp_path)
     assert [row.name for row in fitting(VOICES, config).rows] == ["vote", "prototype", "vote + prototype"]
     assert [row.name for row in fitting(VOICES, tiny.config()).rows] == ["base", "text", "base + text"]
-    assert fitting(EDIT, config) is EDIT
+    assert fitting(EDIT, config) == EDIT

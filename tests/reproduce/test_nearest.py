@@ -81,3 +81,37 @@ def test_keys_of_another_encoder_are_not_taken(config, dataset, folder, encoded_
     config.data.crop = 0.9
     with pytest.raises(AssertionError, match="the keys are there"):
         nearest.open_or_encode(config, dataset, folder)
+
+
+def test_a_larger_index_is_timed_only(config, dataset, folder, encoded_before):
+    found = nearest.measure(config, folder, up_to=1400)
+    assert found["figures"]["rows"] == found["rows"] == 1400
+    assert found["figures"]["ms a query"] > 0 and "all" not in found["figures"]
+
+
+@pytest.mark.parametrize("index, rows", [("flat", 1000), ("hnsw", 468)])
+def test_a_larger_index_is_as_large_as_half_of_the_free_memory(
+    config, dataset, folder, encoded_before, monkeypatch, index, rows
+):
+    """Of a graph there are two copies of each key while it is built, and links."""
+    config.memory.index = index
+    width = nearest.open_or_encode(config, dataset, folder).train.shape[1]
+    monkeypatch.setattr(nearest, "free_memory", lambda: 2 * 1000 * 4 * width)
+    found = nearest.measure(config, folder, up_to=11_200_000)["rows"]
+    assert found == max(466, min(rows, 1000 * 4 * width // nearest.bytes_a_row(config, width)))
+    assert nearest.bytes_a_row(config, width) == (4 * width if index == "flat" else 8 * width + 4 * 72)
+
+
+def test_rows_are_filled_up_in_parts_like_the_real_ones(config, monkeypatch):
+    monkeypatch.setattr(nearest, "PART", 70)
+    keys = np.random.default_rng(0).normal(3, 1, (50, 8)).astype(np.float32)
+    config.memory.metric = "l2"
+    stored = nearest.filled(config, keys, 250)
+    assert stored.shape == (250, 8) and stored.dtype == np.float32
+    np.testing.assert_array_equal(stored[:50], keys)
+    assert len(np.unique(stored, axis=0)) == 250 and stored[50:].mean() == pytest.approx(3, abs=0.3)
+    np.testing.assert_array_equal(nearest.filled(config, keys, 10), keys)
+
+
+def test_free_memory_is_positive():
+    assert 2**20 < nearest.free_memory() < 2**50

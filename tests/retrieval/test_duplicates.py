@@ -85,3 +85,9 @@ def test_the_devices_leave_out_the_same(copied, snippets, keys):
 def test_where_too_few_are_left_the_rest_is_missing(copied, snippets, keys):
     rows = lookup(copied, snippets, duplicates.groups(copied, "f", 0.9999, 64), k=79).search(keys[:1], OWN[:1]).rows
     assert (rows[0, :78] >= 0).all() and rows[0, 78] == -1
+
+
+def test_only_copies_with_the_same_label_are_among_the_rows_of_its_class():
+    group = np.array([0, 1, 0, 0, 0, 1])
+    labels, enabled = np.array([3, 3, 3, -1, 5, 3]), np.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    assert duplicates.alike(group, labels, enabled).tolist() == [2, 1, 2, 1, 1, 1]

@@ -3,6 +3,7 @@
 As a command it is one of two processes with four devices each: FOLDER ADDRESS PROCESS.
 """
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rac_jax import config as configs
-from rac_jax import sharding
+from rac_jax import data, sharding
+from rac_jax.data import pipeline
 from rac_jax.data.sets import digits
 from rac_jax.memory import build
 from rac_jax.models.preprocessing import HALF
@@ -39,7 +41,7 @@ def make_config():
 
 
 def keys_and_neighbours(folder: Path, mesh: Mesh | None = None) -> dict[str, np.ndarray]:
-    """The keys of the digits' training images in a memory; keys and neighbours of test images by lookup=cached."""
+    """The keys of the digits' training images in a memory; keys and neighbours of test images by every lookup."""
     config, dataset = make_config(), digits.load(0)
     mesh = mesh or sharding.make_mesh(config)
     encoder = Encoder(encode, {}, HALF, 16)
@@ -58,7 +60,26 @@ def keys_and_neighbours(folder: Path, mesh: Mesh | None = None) -> dict[str, np.
     )
     keys = feed.keys_of(config, retriever, mesh, dataset, "test")
     rows = feed.neighbours_of(retriever, dataset, "test", keys, training=False)["rows"]
-    return {"memory": np.array(memory.keys), "keys": keys, "rows": rows}
+    found = {"memory": np.array(memory.keys), "keys": keys, "rows": rows}
+    for kind in ("callback", "pipelined"):
+        config.memory.lookup = kind
+        found[kind] = neighbours_by_id(config, retriever, mesh, dataset)
+    config.memory.index, config.memory.lookup = "device", "callback"
+    on_device = callback.on_device(encode, lookup, mesh, "float32")
+    retriever = dataclasses.replace(retriever, program=on_device)
+    return found | {"device": neighbours_by_id(config, retriever, mesh, dataset)}
+
+
+def neighbours_by_id(config, retriever: Retriever, mesh: Mesh, dataset) -> np.ndarray:
+    """The rows that are found for each test image, [N, k], from batches as a step gets them."""
+    batches = pipeline.eval_batches(dataset.split("test"), data.eval_transform(config), batch_size=BATCH)
+    result = np.full((len(dataset.split("test")), config.memory.k), -1)
+    whole = jax.jit(lambda *arrays: arrays, out_shardings=sharding.replicated(mesh))
+    for batch, found in feed.feed(config, retriever, mesh, dataset, batches, split="test", training=False):
+        ids, mask, rows = jax.device_get(whole(batch["id"], batch["mask"], found["rows"]))
+        result[ids[mask]] = rows[mask]
+    retriever.lookup.check()
+    return result
 
 
 def main(folder: Path, address: str, process: int) -> None:

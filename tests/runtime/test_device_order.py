@@ -23,6 +23,8 @@ def expected(tmp_path_factory):
     found = keys_and_neighbours(tmp_path_factory.mktemp("expected") / "memory")
     assert found["memory"].shape == (466, 16) and found["rows"].shape == (250, 3)
     assert len(np.unique(found["rows"][:, 0])) > 50  # images have neighbours of their own
+    for lookup in ("callback", "pipelined", "device"):
+        np.testing.assert_array_equal(found[lookup], found["rows"])
     return found
 
 

@@ -29,6 +29,31 @@ def test_means_since_the_last_time(tmp_path):
     assert in_flight.take_means()["loss"] == 5.0
 
 
+def test_means_of_the_steps_that_have_arrived(tmp_path):
+    in_flight = InFlight(tmp_path, None, Breakdown())
+    for step, loss in enumerate([1.0, 2.0, 6.0, 8.0]):
+        in_flight.add(step, jnp.arange(2), metrics(loss))
+    assert in_flight.take_means(wait=False)["loss"] == 1.5  # the last two are under way
+    assert in_flight.take_means(wait=False)["loss"] == 7.0  # none has arrived: they are waited for
+
+
+@pytest.mark.parametrize("on_cpu, waited_for", [(True, [2, 3, 5, 6, 8, 9, 10]), (False, [2, 10])])
+def test_accelerators_are_waited_for_in_the_first_record_only(tmp_path, monkeypatch, on_cpu, waited_for):
+    config = tiny.config("base", devices=1)
+    config.train.steps, config.train.log_every, config.checkpoint.every = 10, 3, 100
+    original, found = InFlight.land_all, []
+
+    def land_all(self):
+        found.extend(self._steps[-1][:1] if self._steps else ())
+        original(self)
+
+    monkeypatch.setattr(train.Progress, "on_cpu", on_cpu)
+    monkeypatch.setattr(InFlight, "land_all", land_all)
+    train.train(config, tmp_path, evaluated=False)
+    assert found == waited_for
+    assert [point.step for point in events(tmp_path).Scalars("train/loss")] == [3, 6, 9, 10]
+
+
 @pytest.mark.parametrize("bad", [metrics(np.nan), metrics(np.inf), metrics(1.0, np.nan)])
 def test_a_bad_step_is_noticed_two_steps_later_without_being_waited_for(tmp_path, bad, monkeypatch):
     class Images:

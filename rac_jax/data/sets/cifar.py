@@ -38,6 +38,28 @@ BINARY = {
         label_bytes=2,
     ),
 }
+SUPERCLASSES = {  # of CIFAR-100
+    "aquatic mammals": "beaver dolphin otter seal whale",
+    "fish": "aquarium_fish flatfish ray shark trout",
+    "flowers": "orchid poppy rose sunflower tulip",
+    "food containers": "bottle bowl can cup plate",
+    "fruit and vegetables": "apple mushroom orange pear sweet_pepper",
+    "household electrical devices": "clock keyboard lamp telephone television",
+    "household furniture": "bed chair couch table wardrobe",
+    "insects": "bee beetle butterfly caterpillar cockroach",
+    "large carnivores": "bear leopard lion tiger wolf",
+    "large man-made outdoor things": "bridge castle house road skyscraper",
+    "large natural outdoor scenes": "cloud forest mountain plain sea",
+    "large omnivores and herbivores": "camel cattle chimpanzee elephant kangaroo",
+    "medium-sized mammals": "fox porcupine possum raccoon skunk",
+    "non-insect invertebrates": "crab lobster snail spider worm",
+    "people": "baby boy girl man woman",
+    "reptiles": "crocodile dinosaur lizard snake turtle",
+    "small mammals": "hamster mouse rabbit shrew squirrel",
+    "trees": "maple_tree oak_tree palm_tree pine_tree willow_tree",
+    "vehicles for the road and rails": "bicycle bus motorcycle pickup_truck train",
+    "other vehicles": "lawn_mower rocket streetcar tank tractor",
+}
 HOW_TO_GET = """\
   One of these, under the root:
   cifar-{classes}-binary.tar.gz, unpacked ({layout}/{names} …), from
@@ -61,8 +83,15 @@ def load(classes: int, root: str, *, imbalance: float, seed: int) -> Dataset:
         raise MissingData(f"CIFAR-{classes}", root or '""', ["any form of its images"], how)
     if dataset.num_classes != classes:
         raise ValueError(f"{root}: {dataset.num_classes} classes; CIFAR-{classes} has {classes}")
-    dataset = dataclasses.replace(dataset, name=f"cifar{classes}_lt")
+    dataset = dataclasses.replace(dataset, name=f"cifar{classes}_lt", class_groups=groups(dataset.class_names))
     return long_tail.thin_out(dataset, imbalance, seed) if imbalance > 1 and is_balanced(dataset) else dataset
+
+
+def groups(class_names: tuple[str, ...]) -> tuple[str, ...]:
+    """The superclass of each class of CIFAR-100; none for other classes."""
+    group = {name: title for title, names in SUPERCLASSES.items() for name in names.split()}
+    found = tuple(group.get(name, "") for name in class_names)
+    return found if all(found) else ()
 
 
 def is_balanced(dataset: Dataset) -> bool:

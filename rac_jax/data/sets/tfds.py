@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow_datasets as tfds
 from tqdm import tqdm
 
 from rac_jax.data import content
@@ -69,6 +68,8 @@ class RecordImages:
 @functools.lru_cache(maxsize=8)
 def builder(name: str, root: str) -> Any:
     """TFDS's object for the data set, which knows its files and features."""
+    import tensorflow_datasets as tfds  # only where it is used: it takes half a second
+
     try:
         return tfds.builder(name, data_dir=root or None) if name else tfds.builder_from_directory(root)
     except Exception as error:  # TFDS raises almost anything
@@ -82,6 +83,8 @@ def builder(name: str, root: str) -> Any:
 @functools.lru_cache(maxsize=8)
 def source(name: str, root: str, split: str) -> Any:
     """Random access to the records of a split: image bytes and label. Opened once a process."""
+    import tensorflow_datasets as tfds
+
     skip = {"image": tfds.decode.SkipDecoding()}
     try:
         return builder(name, root).as_data_source(split, decoders=skip)

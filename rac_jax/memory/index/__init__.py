@@ -1,7 +1,7 @@
 """Nearest keys. Similarity is larger for nearer keys, whatever the metric.
 
-flat, hnsw, hnsw_sq and ivf_sq are FAISS's (faiss_index.py), milvus is a server (milvus.py), and device is not
-an index: the accelerators compare every key (device.py). auto is flat while there are few rows, then hnsw.
+flat, hnsw, hnsw_sq, ivf_sq and ivf_rabitq are FAISS's (faiss_index.py), milvus is a server (milvus.py), and device is
+not an index: the accelerators compare every key (device.py). auto is flat while there are few rows, then hnsw.
 
 The settings of an index are its `spec`. The memory stores them, so the index can grow and be rebuilt without a config.
 """
@@ -39,7 +39,7 @@ class Index(Protocol):
         self, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]: ...
 
-    def add(self, keys: np.ndarray) -> None: ...
+    def add(self, every: np.ndarray) -> None: ...
 
     def write(self, path: Path) -> None:
         """One file that `read` opens."""
@@ -62,7 +62,7 @@ def precision(config: ConfigDict) -> str:
     """The type of the stored keys."""
     if config.memory.precision != "auto":
         return config.memory.precision
-    return "float16" if config.memory.index in ("hnsw_sq", "ivf_sq") else "float32"
+    return "float16" if config.memory.index in ("hnsw_sq", "ivf_sq", "ivf_rabitq") else "float32"
 
 
 def ef_search(config: ConfigDict) -> int:
@@ -97,12 +97,12 @@ def _faiss_kind(spec: Spec, rows: int) -> str:
     return "flat" if rows <= FLAT_UP_TO else "hnsw"
 
 
-def add(index: Index, keys: np.ndarray) -> Index:
-    """The index with further keys [M, D], in stored form, as the rows after its last one."""
-    rows = len(index), len(index) + len(keys)
+def add(index: Index, every: np.ndarray) -> Index:
+    """The index with further keys: those of `every` [N, D], in stored form, that come after its last one."""
+    rows = len(index), len(every)
     if isinstance(index, FaissIndex) and len({_faiss_kind(index.spec, number) for number in rows}) > 1:
-        return build(np.concatenate([index.stored(), keys]), index.spec)  # it outgrew its kind
-    index.add(keys)
+        return build(every, index.spec)  # it outgrew its kind
+    index.add(every)
     return index
 
 

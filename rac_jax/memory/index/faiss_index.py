@@ -1,10 +1,11 @@
 """FAISS indexes over keys that stay in their file.
 
-kind       finds a query's neighbours                     stores, beside the keys
-flat       exactly, by reading all keys                   nothing
-hnsw       along a graph of links between neighbours      4 · 2m bytes a row and a little more
-hnsw_sq    the same, over float16 keys                    the same
-ivf_sq     by reading the lists with the nearest centres  each key again, in float16
+kind        finds a query's neighbours                     stores, beside the keys
+flat        exactly, by reading all keys                   nothing
+hnsw        along a graph of links between neighbours      4 · 2m bytes a row and a little more
+hnsw_sq     the same, over float16 keys                    the same
+ivf_sq      by reading the lists with the nearest centres  each key again, in float16
+ivf_rabitq  the same, then compares the best with the keys a bit for each number of a key, and 16 bytes a row
 
 Keys are stored once, in the memory's key file. FAISS reads them in place; an index file holds only the graph or lists.
 """
@@ -23,6 +24,9 @@ METRICS = {"cosine": faiss.METRIC_INNER_PRODUCT, "l2": faiss.METRIC_L2}
 HALF = faiss.ScalarQuantizer.QT_fp16
 CHUNK = 2**16  # keys that are converted to float32 at once
 SAME_GRAPH_UP_TO = 20_000  # rows: built by one thread; with more threads, links depend on which comes first
+LISTS = ("ivf_sq", "ivf_rabitq")
+LEARNT_FROM, ROUNDS = 40, 6  # keys for each list, and rounds of k-means, when centres are learnt
+RERANKED, FEWEST_RERANKED = 8, 64  # if lists hold bits, 8 k candidates are compared with the keys, and at least 64
 FEWEST_PROBES = 16  # lists that a search reads: twice the root of their number, and at least so many
 WIDEST = 16  # times as many candidates as usual, when only some of the rows are allowed; beyond, all allowed are read
 
@@ -34,7 +38,7 @@ class FaissIndex:
     spec: dict[str, Any]
     finder: Any  # the graph or the lists; for flat, `exact` itself
     exact: Any  # all keys, compared one by one
-    keys: np.ndarray | None  # what `exact` reads in place; None where it has a copy
+    keys: np.ndarray  # what `exact` reads in place
 
     def __post_init__(self) -> None:
         self._selected: tuple[np.ndarray, Any, int] | None = None
@@ -56,11 +60,19 @@ class FaissIndex:
             distances, rows = self.exact.search(queries, k, params=read_all)
         else:
             wider = len(self) / max(count, 1)  # candidates that are not allowed take up room too
-            distances, rows = self.finder.search(queries, k, params=self._parameters(ef_search, wider, selector))
+            distances, rows = self._search(queries, k, self._parameters(ef_search, wider, selector))
             short = np.flatnonzero((rows >= 0).sum(axis=1) < min(k, count))
             if len(short):
                 distances[short], rows[short] = self.exact.search(queries[short], k, params=read_all)
         return rows, -distances if self.exact.metric_type == faiss.METRIC_L2 else distances
+
+    def _search(self, queries: np.ndarray, k: int, parameters: Any) -> tuple[np.ndarray, np.ndarray]:
+        if not isinstance(self.finder, faiss.IndexIVFRaBitQ):
+            return self.finder.search(queries, k, params=parameters)
+        both = faiss.IndexRefine(self.finder, self.exact)
+        factor = max(RERANKED, FEWEST_RERANKED / k)
+        reranked = faiss.IndexRefineSearchParameters(k_factor=factor, base_index_params=parameters)
+        return both.search(queries, k, params=reranked)
 
     def _parameters(self, ef_search: int, wider: float, selector: Any) -> Any:
         if isinstance(self.finder, faiss.IndexHNSW):
@@ -77,22 +89,18 @@ class FaissIndex:
             selected = self._selected = allowed, selector, int(np.count_nonzero(allowed))
         return selected[1:]
 
-    def add(self, keys: np.ndarray) -> None:
-        """Add keys as the rows after the last one. The index must be new, or opened as writable."""
-        if self.keys is not None:
-            copy = _added(_empty(self.keys.shape[1], self.keys.dtype, self.exact.metric_type), self.keys)
-            if self.finder is self.exact:
-                self.finder = copy
-            elif isinstance(self.finder, faiss.IndexHNSW):
-                self.finder.storage = copy
-            self.exact, self.keys = copy, None
-        _added(self.finder, keys)
-        if isinstance(self.finder, faiss.IndexIVF):  # its lists have their own copies; a graph's storage is `exact`
-            _added(self.exact, keys)
-
-    def stored(self) -> np.ndarray:
-        """All its keys."""
-        return self.exact.reconstruct_n(0, len(self)) if self.keys is None else self.keys
+    def add(self, every: np.ndarray) -> None:
+        """Add the keys of `every` [N, D] that come after the last one. The index must be new, or opened as writable."""
+        new, exact = every[len(self) :], _in_place(every, self.exact.metric_type)
+        if isinstance(self.finder, faiss.IndexHNSW):
+            copy = _added(_empty(self.width, every.dtype, exact.metric_type), self.keys)  # FAISS adds to it
+            self.finder.storage = copy
+            _added(self.finder, new)
+            self.finder.storage = exact
+        elif self.finder is not self.exact:
+            _added(self.finder, new)
+        self.finder = exact if self.finder is self.exact else self.finder
+        self.exact, self.keys = exact, every
 
     def write(self, path: Path) -> None:
         """What it adds to the keys, in one file."""
@@ -108,8 +116,8 @@ def build(keys: np.ndarray, kind: str, spec: dict[str, Any]) -> FaissIndex:
     exact = _in_place(keys, metric)
     if kind == "flat":
         return FaissIndex(spec, exact, exact, keys)
-    if kind == "ivf_sq":
-        return FaissIndex(spec, _added(_trained_lists(keys, metric), keys), exact, keys)
+    if kind in LISTS:
+        return FaissIndex(spec, _added(_trained_lists(keys, kind, metric), keys), exact, keys)
     if keys.dtype == np.float16:
         graph: faiss.IndexHNSW = faiss.IndexHNSWSQ(width, HALF, spec["m"], metric)
     else:
@@ -127,7 +135,7 @@ def read(path: Path, keys: np.ndarray, kind: str, spec: dict[str, Any], *, writa
     exact = _in_place(keys, metric)
     if kind == "flat":
         return FaissIndex(spec, exact, exact, keys)
-    if kind == "ivf_sq":
+    if kind in LISTS:
         lists = faiss.read_index(str(path), 0 if writable else faiss.IO_FLAG_MMAP)
         return FaissIndex(spec, lists, exact, keys)
     graph = faiss.read_index(str(path), 0 if writable else faiss.IO_FLAG_MMAP_IFC)
@@ -159,12 +167,16 @@ def _in_place(keys: np.ndarray, metric: int) -> faiss.Index:
     return exact
 
 
-def _trained_lists(keys: np.ndarray, metric: int) -> faiss.Index:
+def _trained_lists(keys: np.ndarray, kind: str, metric: int) -> faiss.Index:
     """Empty lists, 4 √N of them but none too short, around the centres of a sample of the keys."""
-    number = max(1, min(round(4 * len(keys) ** 0.5), len(keys) // 40))
-    centres = faiss.IndexFlat(keys.shape[1], metric)
-    lists = faiss.IndexIVFScalarQuantizer(centres, keys.shape[1], number, HALF, metric, False)
-    lists.train(np.ascontiguousarray(keys[:: max(1, len(keys) // (64 * number))], np.float32))
+    width, number = keys.shape[1], max(1, min(round(4 * len(keys) ** 0.5), len(keys) // LEARNT_FROM))
+    centres = faiss.IndexFlat(width, metric)
+    if kind == "ivf_rabitq":
+        lists: faiss.IndexIVF = faiss.IndexIVFRaBitQ(centres, width, number, metric)
+    else:
+        lists = faiss.IndexIVFScalarQuantizer(centres, width, number, HALF, metric, False)
+    lists.cp.niter = ROUNDS
+    lists.train(np.ascontiguousarray(keys[:: max(1, len(keys) // (LEARNT_FROM * number))], np.float32))
     return lists
 
 

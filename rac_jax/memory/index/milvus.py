@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from rac_jax.memory.index import faiss_index
+from rac_jax.memory.index.faiss_index import FaissIndex
 from rac_jax.memory.index.left_out import leave_out
 
 WRITTEN, ASKED = 2_000, 1_000  # rows, queries in one call
@@ -48,35 +50,45 @@ class MilvusIndex:
 
     spec: dict[str, Any]
     collection: str
-    rows: int
-    width: int
     client: Any
-    keys: list[np.ndarray]  # the memory's own, [N, D] in total
+    exact: FaissIndex  # the memory's own keys, where few rows are allowed
     more_there: bool = False  # rows in the collection that are not, or not yet, the memory's
 
+    def __post_init__(self) -> None:
+        self._described: tuple[np.ndarray, str | None, int] | None = None
+
     def __len__(self) -> int:
-        return self.rows
+        return len(self.exact)
+
+    @property
+    def width(self) -> int:
+        return self.exact.width
 
     def find(
         self, queries: np.ndarray, k: int, ef_search: int, allowed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `index.search`; the server searches its own graph."""
-        mine = f"row < {self.rows}" if self.more_there else ""
-        if allowed is None or allowed.all():
-            return self._search(queries, k, ef_search, mine)
-        expression = within(allowed, MOST_RANGES)
+        mine = f"row < {len(self)}" if self.more_there else ""
+        expression, count = (mine, len(self)) if allowed is None else self._description(allowed)
         if expression is not None:
             return self._search(queries, k, ef_search, expression)
-        count = int(allowed.sum())
-        limit = min(2 * k * self.rows // max(count, 1), MOST_ROWS)
-        if count * FEW < self.rows or k > MOST_ROWS:
-            return self._compare(queries, k, allowed)
-        rows, similarities = self._search(queries, max(limit, k), ef_search, mine)
+        assert allowed is not None
+        if count * FEW < len(self) or k > MOST_ROWS:
+            return self.exact.find(queries, k, ef_search, allowed)
+        limit = max(min(2 * k * len(self) // count, MOST_ROWS), k)
+        rows, similarities = self._search(queries, limit, ef_search, mine)
         rows, similarities = leave_out(rows, similarities, (rows < 0) | ~allowed[rows], k)
         short = np.flatnonzero((rows >= 0).sum(axis=1) < min(k, count))
         if len(short):
-            rows[short], similarities[short] = self._compare(queries[short], k, allowed)
+            rows[short], similarities[short] = self.exact.find(queries[short], k, ef_search, allowed)
         return rows, similarities
+
+    def _description(self, allowed: np.ndarray) -> tuple[str | None, int]:
+        """The expression for the allowed rows, if a short one will do, and their number; made once for an array."""
+        described = self._described  # several threads may search
+        if described is None or described[0] is not allowed:
+            described = self._described = allowed, within(allowed, MOST_RANGES), int(np.count_nonzero(allowed))
+        return described[1:]
 
     def _search(self, queries: np.ndarray, k: int, ef_search: int, expression: str) -> tuple[np.ndarray, np.ndarray]:
         """The k nearest of the rows that the expression describes, in calls of a bounded size."""
@@ -97,32 +109,14 @@ class MilvusIndex:
                 similarities[number, : len(hit.ids)] = hit.distances
         return rows, similarities if self.spec["metric"] == "cosine" else -similarities
 
-    def _compare(self, queries: np.ndarray, k: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same, exactly: by the keys of the allowed rows in the memory's own file."""
-        some, cosine = np.flatnonzero(allowed), self.spec["metric"] == "cosine"
-        ends = np.cumsum([len(part) for part in self.keys])
-        of_part = np.searchsorted(ends, some, side="right")
-        parts = [part[some[of_part == i] - (ends[i] - len(part))] for i, part in enumerate(self.keys)]
-        keys = np.concatenate(parts).astype(np.float32)
-        near = queries @ keys.T
-        if not cosine:
-            near = 2 * near - (keys**2).sum(axis=1) - (queries**2).sum(axis=1, keepdims=True)
-        order = np.argsort(-near, axis=1, kind="stable")[:, :k]
-        rows = np.full((len(queries), k), -1, np.int64)
-        similarities = np.zeros((len(queries), k), np.float32)
-        rows[:, : order.shape[1]] = some[order]
-        similarities[:, : order.shape[1]] = np.take_along_axis(near, order, axis=1)
-        return rows, similarities
-
-    def add(self, keys: np.ndarray) -> None:
-        """Further keys, which get the rows after the last."""
-        starts = range(0, len(keys), WRITTEN)
+    def add(self, every: np.ndarray) -> None:
+        """The keys of `every` [N, D] after the last row's; each gets its row in `every`."""
+        starts = range(len(self), len(every), WRITTEN)
         for start in tqdm(starts, desc="milvus: write", unit_scale=WRITTEN, unit="row", disable=len(starts) < 10):
-            part = np.asarray(keys[start : start + WRITTEN], np.float32)
-            self._ask("upsert", data=[{"row": self.rows + i, "key": key} for i, key in enumerate(part, start)])
+            part = np.asarray(every[start : start + WRITTEN], np.float32)
+            self._ask("upsert", data=[{"row": row, "key": key} for row, key in enumerate(part, start)])
         self._ask("flush")
-        self.rows += len(keys)
-        self.keys = [*self.keys, keys]
+        self.exact.add(every)
 
     def write(self, path: Path) -> None:
         """Where the collection is."""
@@ -149,7 +143,7 @@ def build(keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
     graph.add_index("key", index_type="HNSW", metric_type=METRICS[spec["metric"]], params=params)
     create = {"schema": schema, "index_params": graph, "consistency_level": "Strong", "timeout": TIMEOUT}
     _patiently(spec["uri"], lambda: client.create_collection(name, **create))
-    index = MilvusIndex(spec, name, 0, keys.shape[1], client, [])
+    index = MilvusIndex(spec, name, client, faiss_index.build(keys[:0], "flat", spec))
     index.add(keys)
     return index
 
@@ -157,7 +151,7 @@ def build(keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
 def read(path: Path, keys: np.ndarray, spec: dict[str, Any]) -> MilvusIndex:
     """The collection that a file names, which must hold a row for each of the memory's keys [N, D]."""
     name = json.loads(path.read_text())["collection"]
-    index = MilvusIndex(spec, name, len(keys), keys.shape[1], _connect(spec["uri"]), [keys])
+    index = MilvusIndex(spec, name, _connect(spec["uri"]), faiss_index.build(keys, "flat", spec))
     index._ask("load_collection")
     there = index._count(f"row < {len(keys)}")
     if there != len(keys):

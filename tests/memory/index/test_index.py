@@ -6,7 +6,7 @@ import pytest
 from rac_jax.memory import index
 from rac_jax.memory.index import faiss_index
 
-KINDS = ["flat", "hnsw", "hnsw_sq", "ivf_sq", "auto"]
+KINDS = ["flat", "hnsw", "hnsw_sq", "ivf_sq", "ivf_rabitq", "auto"]
 ROWS, WIDTH = 900, 16
 
 
@@ -42,7 +42,7 @@ def case(request, config, vectors, tmp_path):
     kind, metric = request.param
     spec = spec_of(config, kind, metric)
     keys = stored(vectors, config)
-    built = index.add(index.build(keys[:600], spec), keys[600:])
+    built = index.add(index.build(keys[:600], spec), keys)
     built.write(tmp_path / "index")
     np.save(tmp_path / "keys.npy", keys)
     mapped = np.load(tmp_path / "keys.npy", mmap_mode="r")
@@ -89,7 +89,7 @@ def test_an_index_grows_after_it_was_read(config, vectors, tmp_path):
         spec = spec_of(config, kind, "cosine")
         keys = stored(vectors, config)
         index.build(keys[:700], spec).write(tmp_path / kind)
-        grown = index.add(index.read(tmp_path / kind, keys[:700], spec, writable=True), keys[700:])
+        grown = index.add(index.read(tmp_path / kind, keys[:700], spec, writable=True), keys)
         assert len(grown) == ROWS
         rows, _ = index.search(grown, vectors[690:710], 1, 64)
         np.testing.assert_array_equal(rows[:, 0], np.arange(690, 710))
@@ -115,7 +115,7 @@ def test_auto_is_exact_while_small_and_becomes_a_graph(config, vectors, tmp_path
     keys = stored(vectors, config)
     small = index.build(keys[:500], spec)
     assert small.finder is small.exact
-    grown = index.add(small, keys[500:])
+    grown = index.add(small, keys)
     assert isinstance(grown.finder, faiss_index.faiss.IndexHNSW) and len(grown) == ROWS
     grown.write(tmp_path / "index")
     opened = index.read(tmp_path / "index", keys, spec)

@@ -28,7 +28,7 @@ def recipe(tmp_path):
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_it_finds_what_numpy_finds(keys, recipe, metric):
     keys = index.unit(keys) if metric == "cosine" else keys
-    built = index.add(index.build(keys[:25], recipe["index"] | {"metric": metric}), keys[25:])
+    built = index.add(index.build(keys[:25], recipe["index"] | {"metric": metric}), keys)
     squares = ((keys[:, None] - keys[None]) ** 2).sum(axis=-1)
     expected = keys @ keys.T if metric == "cosine" else -squares
     rows, similarities = index.search(built, keys, 6, 64)
@@ -53,12 +53,12 @@ def test_rows_of_a_change_that_was_never_finished_are_not_found(tmp_path, keys, 
     keys = index.unit(keys)
     built = index.build(keys[:30], recipe["index"])
     built.write(tmp_path / "index")
-    index.add(built, keys[30:])  # and the memory's manifest still says 30
+    index.add(built, keys)  # and the memory's manifest still says 30
     opened = index.read(tmp_path / "index", keys[:30], recipe["index"])
     assert len(opened) == 30
     rows, _ = index.search(opened, keys, 6, 64)
     assert rows.min() >= 0 and rows.max() < 30
-    index.add(opened, keys[30:])  # the change, made again
+    index.add(opened, keys)  # the change, made again
     assert index.search(opened, keys, 1, 64)[0][:, 0].tolist() == list(range(40))
 
 
@@ -82,7 +82,7 @@ def test_the_same_neighbours_as_faiss_whatever_rows_are_kept_by_short_expression
     random = np.random.default_rng(0)
     keys = np.concatenate([keys, random.normal(size=(300, 8)).astype(np.float32)])
     keys = index.unit(keys) if metric == "cosine" else keys
-    built = index.add(index.build(keys[:100], recipe["index"] | {"metric": metric}), keys[100:])
+    built = index.add(index.build(keys[:100], recipe["index"] | {"metric": metric}), keys)
     flat = index.build(keys, {"kind": "flat", "metric": metric})
     expressions = []
     ask = built._ask

@@ -1,0 +1,114 @@
+"""After a run without training of B: how long it would take here to train B as well, measured on a few steps."""
+
+import dataclasses
+import os
+import runpy
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from rac_jax import config as configs
+from rac_jax import data, optimizer
+from rac_jax.compile import programs
+from rac_jax.config import ConfigError
+from rac_jax.data import record
+
+STEPS = 2  # that are timed, after one that is not
+IMAGES = 8  # that are decoded
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Seconds on this machine."""
+
+    compiling: float
+    step: float
+    encoding: float  # of an image by E, all devices together
+    decoding: float  # and augmenting an image, all cores together
+
+
+def say(config: ConfigDict, workdir: Path) -> None:
+    """Print how long config.train.then would take, if there is one and this is the only process."""
+    trained_on = record.read(workdir)
+    if not config.train.then or trained_on is None or jax.process_count() > 1:
+        return
+    then = next_config(config)
+    images, classes = sum(trained_on.train_images), len(trained_on.classes)
+    evaluated = trained_on.splits.get(config.eval.split, {}).get("images", 0)
+    times = measured(then, classes, images)
+    print(
+        f"{config.train.then} would train B's upper blocks as well, in about "
+        f"{in_words(estimate(then, times, images, evaluated))} here (measured on {STEPS} steps)."
+    )
+
+
+def next_config(config: ConfigDict) -> ConfigDict:
+    """The config that config.train.then names, on this run's data; without its file, this config finetuned."""
+    file, _, variant = config.train.then.partition(":")
+    if not Path(file).is_file():
+        then = config.copy_and_resolve_references()
+        configs.finetuned(then)
+        return then
+    get_config = runpy.run_path(file).get("get_config")
+    if get_config is None:
+        raise ConfigError(f"config.train.then is {config.train.then!r}, but {file} has no function get_config")
+    then = get_config(variant)
+    for room in ("data", "mesh"):
+        then[room].update(config[room])
+    return then
+
+
+def estimate(config: ConfigDict, times: Times, images: int, evaluated: int) -> float:
+    """Seconds of a run with its evaluation, for these times of its parts. Views of images are encoded once."""
+    steps = optimizer.total_steps(config, images)
+    seen = images * config.train.views or steps * config.train.batch_size
+    return times.compiling + (seen + evaluated) * (times.encoding + times.decoding) + steps * times.step
+
+
+def measured(config: ConfigDict, classes: int, images: int) -> Times:
+    """The times of a run's parts. Its step is compiled as the run will need it, and kept with the compiled programs."""
+    made = programs.of_run(config, jax.devices(), classes, images)
+    step = made["train"]
+    state, *rest = jax.tree.map(_zeros, step.arguments)
+    begun = time.perf_counter()
+    state, metrics = jax.block_until_ready(step.function(state, *rest))
+    compiling = time.perf_counter() - begun
+    begun = time.perf_counter()
+    for _ in range(STEPS):
+        state, metrics = step.function(state, *rest)
+    jax.block_until_ready((state, metrics))
+    each = (time.perf_counter() - begun) / STEPS
+    encoding = _encoding(made["keys"]) if "keys" in made else 0.0
+    return Times(max(compiling - each, 0.0), each, encoding, _decoding(config))
+
+
+def _encoding(encoder: programs.Program) -> float:
+    parameters, pixels = jax.tree.map(_zeros, encoder.arguments)
+    jax.block_until_ready(encoder.function(parameters, pixels))
+    begun = time.perf_counter()
+    jax.block_until_ready(encoder.function(parameters, pixels))
+    return (time.perf_counter() - begun) / len(pixels)
+
+
+def _decoding(config: ConfigDict) -> float:
+    images, augment = data.load(config).split("train").images, data.train_transform(config)
+    begun, some = time.perf_counter(), min(IMAGES, len(images))
+    for place in range(some):
+        augment(images[place], np.random.default_rng(place))
+    return (time.perf_counter() - begun) / some / (config.data.workers or os.cpu_count() or 1)
+
+
+def _zeros(leaf: Any) -> jax.Array:
+    return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
+
+
+def in_words(seconds: float) -> str:
+    """As "40 seconds", "6 minutes" or "2.5 hours"."""
+    if seconds < 90:
+        return f"{max(10, round(seconds, -1)):.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,110 @@
+"""The JSON of requests and answers, as the OpenAPI page describes it. Answers are as `predict --json` prints them."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Schema(BaseModel):
+    """May have more fields than these."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Error(BaseModel):
+    error: str
+
+
+class Vote(Schema):
+    label: str
+    probability: float
+
+
+class Found(Schema):
+    """A row of the memory near an image."""
+
+    label: str | None
+    text: str
+    similarity: float
+    source: str
+    image: str
+    row: int
+
+
+class Neighbour(Found):
+    supports: bool  # it has the label of the answer
+
+
+class Answer(Schema):
+    """What the run says about an image: the fused answer, each voice's, and the neighbours."""
+
+    image: str | None = None  # the name of the file, if it has one
+    label: str
+    probability: float
+    voices: dict[str, Vote]
+    labels: list[str] | None = None  # with --coverage: a set that holds the true label this often
+    familiarity: float | None = None
+    neighbours: list[Neighbour] | None = None
+
+
+class Unusable(Schema):
+    """In place of an answer, for a file among several."""
+
+    image: str
+    error: str
+
+
+class Row(Schema):
+    row: int
+    label: str | None
+    text: str
+    source: str
+    image: str
+
+
+class Source(Schema):
+    name: str
+    state: str
+    rows: int
+    origin: str
+    added: str
+
+
+class ClassRows(Schema):
+    name: str
+    rows: int  # in the enabled sources
+    trained: bool
+    examples: list[int]  # some of its rows
+
+
+class Example(Schema):
+    number: int
+    label: str
+
+
+class Examples(Schema):
+    """Images to try: of a split of the run's data, if they are on this machine, or else rows of the memory."""
+
+    split: str
+    images: int
+    some: list[Example]
+
+
+class Health(Schema):
+    status: str
+    rows: int
+    version: int
+    waiting: int
+
+
+class Description(Schema):
+    """What is served."""
+
+    run: str
+    step: int
+    voices: list[str]
+    classes: int
+    rows: int
+    memory: bool
+    editable: bool
+    coverage: float | None
+    keys: str  # changes when row numbers do
+    most_bytes: int

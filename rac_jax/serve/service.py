@@ -1,0 +1,206 @@
+"""The model behind the routes: images are decoded by threads, answered in batches, and edits made one after another."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from absl import logging
+
+from rac_jax import data
+from rac_jax.answering import Answer
+from rac_jax.api import Model
+from rac_jax.calibration.coverage import LabelSets
+from rac_jax.data.decode import BadImage
+from rac_jax.memory.manifest import BY_ROW, REMOVED, BadMemory
+from rac_jax.memory.store import Memory
+from rac_jax.memory.view import MemoryView
+from rac_jax.run import Run
+from rac_jax.serve import uploads
+from rac_jax.serve.batching import Batcher
+from rac_jax.serve.guard import Refused
+from rac_jax.serve.metrics import Metrics
+from rac_jax.serve.uploads import Upload
+
+MOST_WAITING = 512  # images
+NEARLY_BEST = 0.97  # of the most images a second: a larger batch must be about as fast
+FOLLOWED = 1.0  # seconds between two looks at the memory's folder, which other commands may change
+NO_MEMORY = "this run has no memory, because none of its voices uses one"
+
+T = TypeVar("T")
+
+
+def worthwhile(seconds: Mapping[int, float]) -> list[int]:
+    """The sizes of batches up to the one with the most images a second, from the seconds that each takes.
+
+    On accelerators that is the largest. On a CPU it may be a small one, whose activations fit into its caches.
+    """
+    speed = {size: size / taken for size, taken in seconds.items()}
+    best = max(size for size in speed if speed[size] >= NEARLY_BEST * max(speed.values()))
+    return [size for size in sorted(speed) if size <= best]
+
+
+def number_of(memory: Memory, row: int, image: str = "") -> int:
+    """The number that a row has now; Refused if there is none.
+
+    An edit may copy the rows of a source that were added one by one (memory/rows.py). A row that was copied is found by
+    its image reference, if only one row has it.
+    """
+    inside = memory.holds(row)
+    if inside and image in ("", memory.images[row]):
+        return row
+    copied = inside or not 0 <= row < len(memory) or memory.source_of(row)[0].is_gap  # and not removed
+    found = []
+    for source, rows in memory.manifest.slices() if image and copied else ():
+        if source.origin == BY_ROW and source.state != REMOVED:
+            found += [rows.start + place for place, own in enumerate(memory.images[rows]) if own == image]
+    found = [number for number in found if memory.holds(number)]
+    if len(found) > 1:
+        shown = ", ".join(map(str, found))
+        raise Refused(409, f"row {row} has another number by now, and several rows are of this image: {shown}")
+    if not found:
+        raise Refused(409, f"row {row} is another image by now") if inside else Refused(404, f"there is no row {row}")
+    return found[0]
+
+
+class Service:
+    """A model that many clients use at the same time. All programs are compiled when this returns."""
+
+    def __init__(
+        self, model: Model, *, most_batch: int = 32, most_pixels: int = 50_000_000, sets: LabelSets | None = None
+    ):
+        self.model, self.metrics, self._sets = model, Metrics(), sets
+        self._size, self._most_pixels = model.config.data.image_size, most_pixels
+        self._transform, self._nothing = data.eval_transform(model.config), np.random.default_rng(0)
+        sizes = worthwhile({size: model.live.answering.seconds(size) for size in model.live.warm_up(most_batch)})
+        self._batcher = Batcher(self._answers, sizes, most_waiting=MOST_WAITING)
+        self._decoders = ThreadPoolExecutor(os.cpu_count(), "decode")
+        self._editor = ThreadPoolExecutor(1, "edit")
+        self._measure()
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        self._editor.shutdown()
+        self._decoders.shutdown()
+        self._batcher.close()
+
+    @property
+    def waiting(self) -> int:
+        return self._batcher.waiting
+
+    @property
+    def has_memory(self) -> bool:
+        return self.model.live.answering.run.retriever is not None
+
+    @property
+    def memory(self) -> MemoryView:
+        """What the memory holds now."""
+        if not self.has_memory:
+            raise BadMemory(NO_MEMORY)
+        return self.model.memory
+
+    def now(self) -> tuple[Run, MemoryView | None]:
+        """The run and what its memory holds, both of the same moment; None without a memory."""
+        run = self.model.live.answering.run
+        return run, MemoryView(run.retriever.memory) if run.retriever is not None else None
+
+    def description(self) -> dict[str, Any]:
+        """What is served."""
+        run, memory = self.now()
+        return {
+            "run": self.model.workdir.resolve().name,
+            "step": self.model.step,
+            "voices": list(run.model.settings.speaking),
+            "classes": len(run.classes),
+            "rows": memory.rows if memory else 0,
+            "memory": memory is not None,
+            "coverage": self._sets.level if self._sets else None,
+            "keys": memory.numbering if memory else "",
+        }
+
+    async def predict(self, upload: Upload) -> Answer:
+        """The answer for an image; BadImage if it is not usable."""
+        answer = await self._batcher.ask(await self.in_thread(self._pixels, upload))
+        self.metrics.images.inc()
+        return ({"image": upload.name} if upload.name else {}) | answer
+
+    async def predict_many(self, several: Sequence[Upload]) -> list[Answer]:
+        """Answers in the order of the images; an unusable one has an `error` in place of them."""
+
+        async def one(upload: Upload) -> Answer:
+            try:
+                return await self.predict(upload)
+            except BadImage as error:
+                return {"image": upload.name, "error": str(error)}
+
+        return list(await asyncio.gather(*map(one, several)))
+
+    async def search(self, upload: Upload, k: int) -> list[Answer]:
+        """The nearest rows of the memory."""
+        _ = self.memory
+        return await self.in_thread(lambda: self.model.search(self._decoded(upload), k))
+
+    async def teach(self, upload: Upload, label: str | None, text: str, source: str) -> dict[str, Any]:
+        """Add an image to a source of the memory; returns its row."""
+        _ = self.memory
+        image = await self.in_thread(self._decoded, upload)
+
+        def add() -> dict[str, Any]:
+            row = self.model.teach(image, label, text=text, source=source)
+            return {"row": row, **self.memory.row(row)}  # before the next edit, which may copy it elsewhere
+
+        return await self.edit(add)
+
+    async def forget(self, row: int, image: str) -> dict[str, Any]:
+        """Remove a row; returns what it was. With `image`, its reference, it is found if it has another number."""
+
+        def remove() -> dict[str, Any]:
+            self.model.live.refresh()
+            run, memory = self.now()
+            if memory is None or run.retriever is None:
+                raise BadMemory(NO_MEMORY)
+            number = number_of(run.retriever.memory, row, image)
+            self.model.forget(number)
+            return {"row": number, **memory.row(number)}
+
+        return await self.edit(remove)
+
+    async def edit(self, change: Callable[[], T]) -> T:
+        """Make a change of the memory. When this returns it is on the disk, and in the next answer."""
+        result = await asyncio.get_running_loop().run_in_executor(self._editor, change)
+        self.metrics.edits.inc()
+        self._measure()
+        return result
+
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run something that takes milliseconds beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, work, *arguments)
+
+    async def follow(self) -> None:
+        """Read the memory again when another command has changed it; until cancelled."""
+        while True:
+            await asyncio.sleep(FOLLOWED)
+            try:
+                if await asyncio.get_running_loop().run_in_executor(self._editor, self.model.live.refresh):
+                    self._measure()
+            except (OSError, ValueError) as error:
+                logging.warning("the memory was changed and cannot be read (%s); answers are from before", error)
+
+    def _decoded(self, upload: Upload) -> np.ndarray:
+        return uploads.pixels(upload, self._size, self._most_pixels)
+
+    def _pixels(self, upload: Upload) -> np.ndarray:
+        return self._transform(self._decoded(upload), self._nothing)
+
+    def _answers(self, pixels: Sequence[np.ndarray]) -> list[Answer]:
+        self.metrics.batches.observe(len(pixels))
+        return self.model.live.answering.answers(pixels, self._sets)
+
+    def _measure(self) -> None:
+        run, memory = self.now()
+        self.metrics.classes.set(len(run.classes))
+        if memory is not None:
+            self.metrics.rows.set(memory.rows)
+            self.metrics.version.set(memory.version)

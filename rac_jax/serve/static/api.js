@@ -1,0 +1,46 @@
+// Requests to the server. An error has the server's own sentence.
+
+const TOKEN = "token";
+
+// From another machine, edits need the token: open the page as http://host:port/#token=…
+if (location.hash.startsWith("#token=")) {
+  sessionStorage.setItem(TOKEN, decodeURIComponent(location.hash.slice("#token=".length)));
+  history.replaceState(null, "", location.pathname);
+}
+
+async function call(path, options = {}) {
+  const token = sessionStorage.getItem(TOKEN);
+  const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers });
+  } catch {
+    throw new Error("The server does not answer.");
+  }
+  const body = await response.json().catch(() => ({ error: `The server said ${response.status}.` }));
+  if (!response.ok) throw new Error(body.error ?? `The server said ${response.status}.`);
+  return body;
+}
+
+const image = (blob) => ({ method: "POST", body: blob, headers: { "Content-Type": "image/*" } });
+const named = (source) => `/api/sources/${encodeURIComponent(source)}`;
+
+export const run = () => call("/api/run");
+export const predict = (blob) => call("/api/predict", image(blob));
+export const sources = () => call("/api/sources");
+export const classes = () => call("/api/classes");
+export const examples = () => call("/api/examples");
+export const teach = (blob, label) => call(`/api/rows?${new URLSearchParams({ label })}`, image(blob));
+export const forget = ({ row, image: reference }) =>
+  call(`/api/rows/${row}?${new URLSearchParams({ image: reference })}`, { method: "DELETE" });
+export const change = (source, state) => call(`${named(source)}/${state}`, { method: "POST" });
+export const remove = (source) => call(named(source), { method: "DELETE" });
+
+export const thumbnail = (row, numbering) => `/api/rows/${row}/thumbnail?of=${encodeURIComponent(numbering)}`;
+export const example = (number, small) => `/api/examples/${number}${small ? "?small=true" : ""}`;
+
+export async function picture(number) {
+  const response = await fetch(example(number, false));
+  if (!response.ok) throw new Error("The picture is not there any more.");
+  return response.blob();
+}

@@ -1,0 +1,97 @@
+"""How long training B would take is added up from measured parts."""
+
+import pytest
+
+from configs import cifar100_lt, demo
+from rac_jax import config as configs
+from rac_jax.compile import outlook
+from rac_jax.compile.outlook import Times
+from rac_jax.data import record
+from tests import tiny
+from tests.test_configs import shrink
+
+
+def finetuned():
+    c = shrink(demo.get_config("finetune"))
+    c.train.batch_size, c.train.epochs, c.train.views = 10, 3.0, 4
+    return c
+
+
+def test_the_parts_add_up():
+    times = Times(compiling=5.0, step=0.5, encoding=0.02, decoding=0.01)
+    # 100 images: 30 steps, 400 views; 60 images are evaluated
+    assert outlook.estimate(finetuned(), times, 100, 60) == pytest.approx(5 + 460 * 0.03 + 30 * 0.5)
+
+
+@pytest.mark.parametrize(
+    "seconds, words",
+    [(3, "10 seconds"), (44, "40 seconds"), (100, "2 minutes"), (3000, "50 minutes"), (9000, "2.5 hours")],
+)
+def test_times_in_words(seconds, words):
+    assert outlook.in_words(seconds) == words
+
+
+SMALL = """
+from configs import demo
+from tests.test_configs import shrink
+
+def get_config(variant):
+    return shrink(demo.get_config(variant))
+"""
+
+
+def test_without_views_each_step_sees_its_images():
+    c = finetuned()
+    c.train.views = 0
+    times = Times(compiling=5.0, step=0.5, encoding=0.02, decoding=0.01)
+    assert outlook.estimate(c, times, 100, 60) == pytest.approx(5 + (300 + 60) * 0.03 + 30 * 0.5)
+
+
+@pytest.mark.parametrize(
+    "config, batch", [(demo.get_config("instant+lite2"), 32), (cifar100_lt.get_config("instant"), 128)]
+)
+def test_what_comes_next_is_the_config_that_is_named(config, batch):
+    """On the run's own data. Before, it was one recipe for all: batch 64, and blocks of another B were frozen."""
+    config.data.root, config.data.image_size = "somewhere", 96
+    then = outlook.next_config(config)
+    assert then.train.batch_size == batch and then.train.views and then.data == config.data
+    assert then.optim.frozen == (
+        r"base\.(stem|blocks\.([0-9]|1[0-4])\.)" if batch == 32 else r"base\.(stem|blocks\.([0-9]|10)\.)"
+    )
+
+
+def test_without_its_file_the_run_itself_is_finetuned():
+    c = shrink(demo.get_config("instant"))
+    c.train.then = "configs/nowhere.py:finetune"
+    then = outlook.next_config(c)
+    assert then.train.views == 4 and then.train.batch_size == 64 and then.data == c.data
+
+
+def test_a_file_that_is_no_config_is_named(tmp_path):
+    c = demo.get_config("instant")
+    (tmp_path / "none.py").write_text("")
+    c.train.then = str(tmp_path / "none.py")
+    with pytest.raises(configs.ConfigError, match=r"config\.train\.then .*none\.py has no function get_config"):
+        outlook.next_config(c)
+
+
+def test_a_short_run_names_what_comes_next_and_its_time(tmp_path, capsys, monkeypatch):
+    c = shrink(demo.get_config("instant"))
+    (tmp_path / "small.py").write_text(SMALL)
+    c.train.then = f"{tmp_path / 'small.py'}:finetune"
+    dataset = outlook.data.load(c)
+    record.start(c, dataset, tmp_path)
+    seen = []
+    monkeypatch.setattr(outlook, "estimate", lambda *given: seen.append(given) or 200.0)
+    outlook.say(c, tmp_path)
+    ((config, times, images, evaluated),) = seen
+    assert (images, evaluated) == (297, 661) and config.train.views and configs.voices(config)[0] == "base"
+    assert 0 < times.step < 60 and 0 < times.encoding < 5 and 0 < times.decoding < 5
+    assert config.train.batch_size == 16
+    said = f"{c.train.then} would train B's upper blocks as well, in about 3 minutes here"
+    assert said in capsys.readouterr().out
+
+
+def test_other_runs_say_nothing(tmp_path, capsys):
+    outlook.say(tiny.config(), tmp_path)
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,248 @@
+"""The API of a real run: answers as `predict` gives them, edits that hold, and requests that are refused."""
+
+import concurrent.futures
+import json
+
+import numpy as np
+import pytest
+
+import rac_jax
+from rac_jax import data, predict
+from rac_jax.calibration.coverage import LabelSets
+from rac_jax.memory import edit, manifest
+from rac_jax.serve.metrics import compilations
+from tests.serve.conftest import encoded, pixels, serving
+
+NEW = 8
+
+
+def same(answer, expected):
+    assert {**answer, "probability": 0, "voices": 0} == {**expected, "probability": 0, "voices": 0}
+    for voice, vote in expected["voices"].items():
+        assert answer["voices"][voice]["label"] == vote["label"]
+        assert answer["voices"][voice]["probability"] == pytest.approx(vote["probability"], rel=1e-4)
+
+
+def form(*files):
+    parts = [
+        f'--x\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'.encode() + content + b"\r\n"
+        for name, content in files
+    ]
+    return b"".join(parts) + b"--x--\r\n"
+
+
+def test_answers_are_those_of_predict(standing, tmp_path):
+    client, model = standing
+    images = pixels(2, 3, "test")
+    expected = model.predict(images)
+    for image, answer in zip(images, expected, strict=True):
+        same(client.predict(image), answer)
+    body = form(("a.png", encoded(images[0])), ("b.png", b"nothing"), ("c.png", encoded(images[1])))
+    status, found = client("POST", "/api/predict", body, content_type="multipart/form-data; boundary=x")
+    assert status == 200 and [one["image"] for one in found] == ["a.png", "b.png", "c.png"]
+    same({**found[2], "image": 0}, {**expected[1], "image": 0})
+    assert found[1] == {"image": "b.png", "error": "b.png: not a usable image (of no known format)"}
+    (tmp_path / "a.png").write_bytes(encoded(images[0]))
+    (printed,) = predict.answers(model.live.answering, [tmp_path / "a.png"])
+    assert json.loads(json.dumps(printed)).keys() == found[0].keys()
+    status, near = client("POST", "/api/search?k=4", encoded(images[0]))
+    assert status == 200 and near == model.search(images[0], 4)
+
+
+def test_a_new_class_is_taught_and_undone(served, model):
+    client, _ = served
+    image = pixels(NEW, 1, "test")[0]
+    before, version = client.predict(image), client.get("/health")["version"]
+    status, row = client("POST", "/api/rows?label=eight", encoded(image))
+    assert status == 201 and (row["label"], row["text"], row["source"]) == ("eight", "eight", "taught")
+    after = client.predict(image)
+    assert after["label"] == "eight" and after["neighbours"][0]["row"] == row["row"]
+    assert after["neighbours"][0]["similarity"] == pytest.approx(1, abs=1e-3)
+    assert client.get("/api/classes")[-1] == {"name": "eight", "rows": 1, "trained": False, "examples": [row["row"]]}
+    assert client.get("/health") == {"status": "ok", "rows": 41, "version": version + 1, "waiting": 0}
+    status, headers, picture = client.raw("GET", f"/api/rows/{row['row']}/thumbnail")
+    assert status == 200 and headers["content-type"] == "image/jpeg" and picture.startswith(b"\xff\xd8")
+    other = rac_jax.load(model.workdir, mesh__data=1)  # it is on the disk
+    same(other.predict(image), after)
+    status, _ = client("DELETE", f"/api/rows/{row['row']}?image=another")
+    assert status == 409
+    status, found = client("DELETE", f"/api/rows/{row['row']}?image={row['image']}")
+    assert status == 200 and found == row
+    same(client.predict(image), before)
+    assert client("DELETE", f"/api/rows/{row['row']}")[0] == 404
+    assert client.raw("GET", f"/api/rows/{row['row']}/thumbnail")[0] == 404
+    status, row = client("POST", "/api/rows?text=a%20round%20thing&source=captions", encoded(image))
+    assert status == 201 and row["label"] is None and row["text"] == "a round thing"
+
+
+def test_sources_are_switched_and_removed(served):
+    client, _ = served
+    image = pixels(NEW, 1, "test")[0]
+    before = client.predict(image)
+    assert client("POST", "/api/rows?label=eight&source=a%2Fb", encoded(image))[0] == 201
+    taught = client.predict(image)
+    status, sources = client("POST", "/api/sources/a%2Fb/disable")
+    assert status == 200 and [(s["name"], s["state"], s["rows"]) for s in sources] == [
+        ("train", "enabled", 40),
+        ("a/b", "disabled", 1),
+    ]
+    same(client.predict(image), before)
+    assert client("POST", "/api/rows?label=eight&source=a%2Fb", encoded(image))[0] == 409
+    client("POST", "/api/sources/a%2Fb/enable")
+    same(client.predict(image), taught)
+    assert client("DELETE", "/api/sources/a%2Fb")[0] == 200
+    same(client.predict(image), before)
+    assert client("POST", "/api/sources/a%2Fb/enable")[0] == 404
+    status, refused = client("POST", "/api/sources/train/disable")
+    assert status == 409 and refused["error"].startswith("'train' is the only source that is enabled")
+    assert client("POST", "/api/rows?label=x&source=train", encoded(image))[0] == 409
+
+
+def test_nothing_is_compiled_after_the_start_even_when_the_room_is_used_up(served, model):
+    client, _ = served
+    images = pixels(NEW, 20, "test")
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        list(threads.map(client.predict, images))
+        before = compilations()
+        for number, image in enumerate(images[:3]):
+            assert client("POST", f"/api/rows?label=new{number}", encoded(image))[0] == 201
+            list(threads.map(client.predict, images))
+        assert compilations() == before
+        room = model.live.answering.room
+        for number in range(room.classes):  # more classes than there is room for: compiled before the edit is confirmed
+            client("POST", f"/api/rows?label=class{number}", encoded(images[3]))
+        assert model.live.answering.room.classes > room.classes
+        grown = compilations()
+        assert grown > before
+        list(threads.map(client.predict, images))
+        assert compilations() == grown
+    text = client.raw("GET", "/metrics")[2].decode()
+    assert f"rac_jax_compiled_programs {float(grown)}" in text
+    assert 'rac_jax_requests_total{route="/api/predict",status="200"} 100.0' in text
+    assert f"rac_jax_memory_rows {40.0 + 3 + room.classes}" in text
+
+
+def test_requests_at_the_same_time_share_batches(standing):
+    client, _ = standing
+    images = list(pixels(1, 24, "test"))
+    expected = [client.predict(image) for image in images]
+    with concurrent.futures.ThreadPoolExecutor(24) as threads:
+        for answer, other in zip(threads.map(client.predict, images), expected, strict=True):
+            same(answer, other)
+    metrics = client.raw("GET", "/metrics")[2].decode()
+    lines = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
+    assert float(lines["rac_jax_batch_images_count"]) < 0.9 * float(lines["rac_jax_images_total"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "sentence"),
+    [
+        ("POST", "/api/predict", b"", 400, "the request has no image"),
+        ("POST", "/api/predict", b"GIF89a", 400, "the image: not a usable image"),
+        ("POST", "/api/predict", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9", 400, "of no known format"),
+        ("POST", "/api/predict", bytes(500_001), 413, "a request may have 500,000 bytes"),
+        ("POST", "/api/search?k=0", b"x", 422, "k: input should be greater than or equal to 1"),
+        ("POST", "/api/rows", b"x", 400, "a row needs a label or a text"),
+        ("POST", "/api/rows?label=%00", b"x", 400, "a label is 1 to 200 printable characters"),
+        ("POST", "/api/rows?label=" + 201 * "a", b"x", 400, "a label is 1 to 200 printable characters"),
+        ("POST", "/api/rows?label=a&source=%20", b"x", 400, "a row needs a label or a text, and a source"),
+        ("GET", "/api/rows/99999", None, 404, "there is no row 99999"),
+        ("GET", "/api/rows/-1", None, 404, "there is no row -1"),
+        ("GET", "/api/rows/../../etc/passwd", None, 404, "not found"),
+        ("GET", "/static/..%2f..%2fapp.py", None, 404, "not found"),
+        ("GET", "/api/examples/999999", None, 404, "there is no picture of example 999999"),
+        ("DELETE", "/api/sources/nothing", None, 404, "there is no source 'nothing'"),
+        ("PUT", "/api/sources", None, 405, "method not allowed"),
+    ],
+)
+def test_broken_requests_get_one_sentence_and_leave_no_trace(standing, method, path, body, status, sentence):
+    client, model = standing
+    before = {path: path.stat().st_mtime_ns for path in model.workdir.rglob("*")}
+    found, answer = client(method, path, body)
+    assert found == status and list(answer) == ["error"] and sentence in answer["error"], answer
+    assert {path: path.stat().st_mtime_ns for path in model.workdir.rglob("*")} == before
+
+
+def test_too_many_pixels_are_refused_before_they_are_decoded(standing):
+    client, _ = standing
+    status, answer = client("POST", "/api/predict", encoded(np.zeros((1001, 1000, 3), np.uint8)))
+    assert status == 400 and "1000 × 1001 pixels; at most 1,000,000 are accepted" in answer["error"]
+
+
+def test_a_memory_that_another_process_changes_is_refused_and_followed(served, model):
+    client, _ = served
+    image = pixels(NEW, 1, "test")[0]
+    folder = model.workdir / "memory"
+    with edit.editing(folder):
+        status, answer = client("POST", "/api/rows?label=eight", encoded(image))
+        assert status == 423 and "another process is changing the memory" in answer["error"]
+    other = rac_jax.load(model.workdir, mesh__data=1)
+    other.teach(image, "eight")
+    assert model.live.refresh() or client.get("/health")["version"] == manifest.read(folder).version
+    assert client.predict(image)["label"] == "eight"
+
+
+def test_the_page_and_the_description_need_no_network(standing):
+    client, _ = standing
+    for path, kind in (("/", "text/html"), ("/docs", "text/html"), ("/static/page.js", "text/javascript")):
+        status, headers, content = client.raw("GET", path)
+        assert status == 200 and headers["content-type"].startswith(kind)
+        assert b"http://" not in content.replace(b"http://host:port", b"").replace(b"http://www.w3.org", b"")
+        assert b"https://" not in content
+        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in headers["content-security-policy"] and "server" not in headers
+    paths = client.get("/openapi.json")["paths"]
+    wanted = "/api/predict /api/search /api/rows /api/rows/{row} /api/sources /api/classes /health /metrics"
+    assert set(wanted.split()) <= set(paths)
+    assert client.get("/api/run")["editable"] is True
+
+
+def test_examples_are_of_the_memory_where_the_data_are_not(standing):
+    client, _ = standing
+    found = client.get("/api/examples")
+    assert found["split"] == "" and len(found["some"]) == 12
+    assert client.raw("GET", f"/api/examples/{found['some'][0]['number']}")[2].startswith(b"\xff\xd8")
+
+
+@pytest.mark.slow
+def test_a_run_without_a_memory_is_served(tmp_path):
+    import tests.tiny as tiny
+    from rac_jax import train
+
+    config = tiny.config("base")
+    config.train.steps = 1
+    train.train(config, tmp_path / "run", evaluated=False)
+    model = rac_jax.load(tmp_path / "run", mesh__data=1)
+    with serving(model) as (client, _):
+        assert set(client.predict(pixels(1, 1)[0])) == {"label", "probability", "voices"}
+        assert client.get("/api/run")["memory"] is False and client.get("/health")["rows"] == 0
+        assert client("POST", "/api/rows?label=a", encoded(pixels(1, 1)[0]))[0] == 409
+        assert client.raw("GET", "/api/sources")[0] == 409
+
+
+def test_a_server_that_only_reads_and_gives_sets_of_labels(model):
+    image, sets = pixels(1, 1)[0], LabelSets(0.9, 0.0, threshold=-0.01)  # all labels of at least a hundredth
+    with serving(model, read_only=True, sets=sets) as (client, _):
+        answer = client.predict(image)
+        (expected,) = model.live.answering.answers([data.eval_transform(model.config)(image, None)], sets)
+        assert answer["labels"] == expected["labels"] and answer["labels"][0] == answer["label"]
+        assert client.get("/api/run")["coverage"] == 0.9
+        status, answer = client("POST", "/api/rows?label=a", encoded(pixels(1, 1)[0]))
+        assert status == 403 and "does not edit" in answer["error"]
+        assert client.get("/api/run")["editable"] is False and client.predict(pixels(1, 1)[0])["label"]
+
+
+def test_a_memory_that_cannot_be_written_is_still_asked(served, model, monkeypatch):
+    client, _ = served
+    image = pixels(NEW, 1, "test")[0]
+    before = client.predict(image)
+
+    def full(*_):
+        raise OSError("keys-0.bin cannot be written: No space left on device")
+
+    monkeypatch.setattr("rac_jax.memory.edit._append", full)
+    status, answer = client("POST", "/api/rows?label=eight", encoded(image))
+    assert status == 507 and answer == {"error": "the memory cannot be written; the server's log says why"}
+    monkeypatch.undo()
+    same(client.predict(image), before)
+    assert client("POST", "/api/rows?label=eight", encoded(image))[0] == 201

@@ -1,0 +1,41 @@
+"""The command itself."""
+
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from rac_jax.bench.client import Server
+from tests.serve.conftest import Client, pixels
+
+
+@pytest.mark.slow
+def test_it_serves_until_it_is_told_to_stop(workdir, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")  # one device, as outside of tests
+    server = Server(workdir, "--read_only", "--batch=2")
+    try:
+        server.wait()
+        client = Client(server.port)
+        assert client.predict(pixels(1, 1)[0])["label"] == "the 1"
+        assert client.get("/api/run")["editable"] is False
+        command = [sys.executable, "-m", "rac_jax.serve", f"--workdir={workdir}", f"--port={server.port}"]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert second.returncode == 1
+        assert second.stderr == (
+            f"error: cannot listen at 127.0.0.1, port {server.port} (Address already in use); choose another --port\n"
+        )
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=30) == 0
+    finally:
+        server.kill()
+
+
+def test_a_port_that_is_taken_is_noticed_before_anything_slow():
+    from rac_jax.serve.__main__ import _listen
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1, port {port} .*; choose another --port"):
+            _listen("127.0.0.1", port)

@@ -1,0 +1,107 @@
+"""Who may ask what."""
+
+import asyncio
+
+import pytest
+
+from rac_jax.serve import guard
+from rac_jax.serve.guard import Guard, Refused, Rules
+
+RULES = Rules(token="secret", names=("photos.example",), most_bytes=10)
+LOCAL, ELSEWHERE = "127.0.0.1", "10.0.0.7"
+
+
+def status(method="POST", path="/api/rows", client=LOCAL, rules=RULES, **headers):
+    names = {"host": "localhost:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        rules.check(method, path, names, client)
+    except Refused as error:
+        return error.status
+    return 200
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000", "photos.example:443"])
+def test_the_server_is_asked_by_its_own_names(host):
+    assert status(host=host) == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "evil.example:8000", "localhost.evil.example", "photos.example.x"]
+)
+def test_a_name_that_was_rebound_to_this_machine_is_refused(host):
+    assert status(host=host) == 403 and status("GET", "/", host=host) == 403
+
+
+def test_pages_of_other_sites_cannot_post():
+    assert status(origin="http://localhost:8000") == 200
+    assert status(origin="http://localhost:9000") == 403  # another server on this machine
+    assert status(origin="null") == 403 and status(origin="http://evil.example") == 403
+    assert status(path="/api/predict", origin="http://evil.example") == 403
+    assert status(sec_fetch_site="cross-site") == 403 and status(sec_fetch_site="same-origin") == 200
+
+
+def test_edits_from_elsewhere_need_the_token():
+    assert status(client=ELSEWHERE) == 401 and status(client="") == 401
+    assert status(client=ELSEWHERE, authorization="Bearer secret") == 200
+    assert status(client=ELSEWHERE, authorization="Bearer secre") == 401
+    assert status(client=ELSEWHERE, authorization="secret") == 401
+    assert status(client=ELSEWHERE, path="/api/predict") == 200 and status("GET", "/", client=ELSEWHERE) == 200
+    assert status(client=LOCAL, x_forwarded_for=ELSEWHERE) == 401  # a proxy on this machine
+    assert status("DELETE", "/api/predict/", client=ELSEWHERE) == 401
+
+
+def test_a_server_that_only_reads_refuses_every_edit():
+    rules = Rules(token="secret", read_only=True)
+    assert status(rules=rules) == 403 and status(path="/api/search", rules=rules) == 200
+    assert status(client=ELSEWHERE, authorization="Bearer secret", rules=rules) == 403
+
+
+def ask(parts, app, headers=()):
+    """The messages that are sent in answer to a request with a body in parts."""
+    sent, remaining = [], [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    remaining = [*remaining[:-1], {**remaining[-1], "more_body": False}] if remaining else []
+
+    async def receive():
+        if not remaining:
+            await asyncio.sleep(3600)
+        return remaining.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/api/predict", "client": (LOCAL, 1)}
+    scope["headers"] = [(b"host", b"localhost"), *headers]
+    counted = []
+    built = Guard(app, RULES, lambda scope, status, seconds: counted.append(status))
+    asyncio.run(built(scope, receive, send))
+    assert counted == [sent[0]["status"]]
+    return sent
+
+
+async def echo(scope, receive, send):
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message["body"]), message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+def test_a_body_is_read_up_to_a_number_of_bytes():
+    assert ask([b"12345", b"67890"], echo)[1]["body"] == b"10"
+    start, body = ask([b"12345", b"67890", b"1"], echo)
+    assert start["status"] == 413 and b"a request may have 10 bytes" in body["body"]
+    assert ask([b""], echo, [(b"content-length", b"11")])[0]["status"] == 413
+    assert ask([b""], echo, [(b"content-length", b"-1")])[0]["status"] == 413
+
+
+def test_a_body_that_does_not_come_is_given_up(monkeypatch):
+    monkeypatch.setattr(guard, "SECONDS", 0.01)
+    start, body = ask([], echo)
+    assert start["status"] == 408 and b"nothing came" in body["body"]
+
+
+def test_every_answer_has_the_policy():
+    headers = dict(ask([b""], echo)[0]["headers"])
+    assert headers[b"content-security-policy"] == guard.POLICY.encode() and b"unsafe" not in guard.POLICY.encode()
+    assert headers[b"x-content-type-options"] == b"nosniff"

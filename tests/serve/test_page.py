@@ -1,0 +1,146 @@
+"""The page in a real browser: drop a picture, teach a new class, undo, switch a source off."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.serve import browser
+from tests.serve.conftest import encoded, pixels
+
+NEW = 8
+
+pytestmark = pytest.mark.skipif(browser.programs() is None, reason="chromium and chromedriver are not installed")
+
+
+@pytest.fixture(scope="module")
+def window():
+    with browser.opened() as found:
+        found.size(1280, 900)
+        yield found
+
+
+@pytest.fixture
+def page(window, served):
+    client, _ = served
+    window.errors()
+    window.open(f"http://127.0.0.1:{client.port}/")
+    window.wait("return document.querySelectorAll('#examples img').length === 12")
+    window.wait("return document.querySelectorAll('#classes li').length === 4")
+    yield window
+    assert not window.errors()
+
+
+def label(page):
+    """What the page says the picture is; without its probability."""
+    return page.run("return document.querySelector('#label')?.firstChild.textContent ?? ''")
+
+
+def until_label(page, wanted):
+    page.wait("return document.querySelector('#label')?.firstChild.textContent === arguments[0]", wanted)
+
+
+def keep(page, name):
+    """A screenshot, where the environment names a folder for them."""
+    if folder := os.environ.get("RAC_JAX_SCREENSHOTS"):
+        page.screenshot(Path(folder, f"{name}.png"))
+
+
+def shown(page):
+    """All images of the page are there and not broken."""
+    return page.wait("return [...document.images].filter((i) => !i.hidden).every((i) => i.complete && i.naturalWidth)")
+
+
+def test_a_new_class_is_taught_undone_and_its_source_switched_off(page, served):
+    client, _ = served
+    image = pixels(NEW, 1, "test")[0]
+    before = client.predict(image)
+    page.drop(encoded(image), "drawing.png")
+    until_label(page, before["label"])
+    assert page.text("#caption") == "drawing.png" and not page.run("return document.querySelector('#preview').hidden")
+    voices = page.run("return [...document.querySelectorAll('.voice')].map((one) => one.innerText.split('\\n'))")
+    assert [voice[1] for voice in voices] == [vote["label"] for vote in before["voices"].values()]
+    widths = page.run("return [...document.querySelectorAll('.voice .fill')].map((one) => parseFloat(one.style.width))")
+    assert widths == pytest.approx([100 * vote["probability"] for vote in before["voices"].values()], abs=0.1)
+    assert page.run("return document.querySelectorAll('.tile').length") == 12
+    box = "const one = document.querySelector(arguments[0]).getBoundingClientRect(); return [one.width, one.height]"
+    assert page.run(box, "#preview") == pytest.approx(page.run(box, ".picture"), abs=4)  # all of it is visible
+    near = before["neighbours"][0]
+    first = page.run("return document.querySelector('.tile').innerText.split(/\\n/)")
+    assert first == [near["label"], f"{near['similarity']:.2f}", "train"]
+    shown(page)
+
+    page.write("#correct", "eight")
+    page.click(".teach button")
+    until_label(page, "eight")
+    page.wait("return document.querySelector('#notice').innerText.startsWith('Taught: this is a eight.')")
+    assert page.text(".was") == f"before: {before['label']}" and page.text(".tile .tag") == "taught"
+    assert client.predict(image)["label"] == "eight"
+    sources = page.run("return [...document.querySelectorAll('#sources strong')].map((one) => one.innerText)")
+    assert sources == ["train", "taught"] and page.text(".tag.new") == "new"
+    shown(page)
+    keep(page, "taught")
+
+    page.click("#sources li:nth-child(2) .switch")
+    until_label(page, before["label"])
+    page.wait("return document.querySelector('#sources li:nth-child(2) .switch').ariaChecked === 'false'")
+    assert client.predict(image)["label"] == before["label"]
+    page.click("#sources li:nth-child(2) .switch")
+    until_label(page, "eight")
+
+    page.click("#notice button")
+    page.wait("return document.querySelector('#notice').innerText.startsWith('Undone')")
+    until_label(page, before["label"])
+    assert client.get("/health")["rows"] == 40 and len(client.get("/api/sources")) == 1
+
+
+def test_an_example_is_picked_and_an_unusable_file_explained(page):
+    page.click("#examples button:nth-child(5)")
+    page.wait("return document.querySelectorAll('.tile').length === 12")
+    said = label(page)
+    assert page.text("#caption") == f"Its label: {said}"  # it is in the memory
+    page.drop(b"no image", "notes.txt")
+    page.wait("return document.querySelector('#notice').innerText.includes('not a usable image')")
+    assert label(page) == said and page.text("#caption") == f"Its label: {said}"
+    (noted,) = page.errors()
+    assert "/api/predict - Failed to load resource: the server responded with a status of 400" in noted
+
+
+def test_names_are_text_and_not_markup(page, served):
+    client, _ = served
+    hostile = "<img src=x onerror=alert(1)>"
+    page.drop(encoded(pixels(NEW, 2, "test")[1]), f"{hostile}.png")
+    page.wait("return document.querySelectorAll('.tile').length > 0")
+    page.write("#correct", hostile)
+    page.click(".teach button")
+    until_label(page, hostile)
+    assert page.run("return document.querySelectorAll('img[src=x]').length") == 0
+    assert client.get("/api/classes")[-1]["name"] == hostile and hostile in page.text("#classes")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_the_screen_in_light_and_dark(page, width, scheme):
+    page.colours(scheme)
+    page.size(width, 844)
+    page.click("#examples button:nth-child(1)")
+    page.wait("return document.querySelectorAll('.tile').length === 12")
+    shown(page)
+    assert page.run("return document.documentElement.scrollWidth") == width  # nothing sticks out
+    cards = "return [...document.querySelectorAll('.card')].every((one) => one.scrollWidth <= one.clientWidth)"
+    assert page.run(cards)
+    light = page.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g)[0] > 128")
+    assert light == (scheme == "light")
+    keep(page, f"{scheme}_{width}")
+    page.size(1280, 900)
+
+
+def test_the_description_of_the_api_is_shown(window, standing):
+    client, _ = standing
+    window.open(f"http://127.0.0.1:{client.port}/docs")
+    window.wait("return document.querySelectorAll('.operation').length > 10")
+    shown = window.text("main")
+    keep(window, "docs")
+    assert shown.count("Another process is changing the memory.") == 1 and "curl" in shown
+    assert "/api/predict" in shown and "/api/sources/{name}/{change}" in shown
+    assert not window.errors()

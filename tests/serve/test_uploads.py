@@ -1,0 +1,50 @@
+"""Images from requests are decoded as evaluation decodes them, within limits."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rac_jax.data.decode import BadImage
+from rac_jax.data.reading import read_image
+from rac_jax.serve import uploads
+from rac_jax.serve.guard import Refused
+from rac_jax.serve.uploads import Upload
+
+
+def encoded(kind, size=(300, 260)):
+    pixels, file = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8), io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+def test_pixels_are_those_of_the_file(kind, tmp_path):
+    (tmp_path / "image").write_bytes(encoded(kind))
+    found = uploads.pixels(Upload("", encoded(kind)), 32, 100_000)
+    np.testing.assert_array_equal(found, read_image(tmp_path / "image", 32))
+
+
+def test_a_large_jpeg_is_decoded_at_a_fraction_as_in_evaluation():
+    assert uploads.pixels(Upload("", encoded("JPEG", (640, 512))), 32, 10**6).shape == (80, 64, 3)
+
+
+def test_unusable_images_are_named():
+    whole = encoded("PNG")
+    for content, message in (
+        (whole[:2000], "x.png: not a usable image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "of no known format"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "of no known format"),
+    ):
+        with pytest.raises(BadImage, match=message):
+            uploads.pixels(Upload("x.png", content), 32, 100_000)
+    with pytest.raises(BadImage, match="260 × 300 pixels; at most 77,999 are accepted"):
+        uploads.pixels(Upload("", whole), 32, 77_999)
+
+
+def test_words_from_requests_are_short_and_printable():
+    assert uploads.words("  Güneş 🍊 ", "label", 20) == "Güneş 🍊"
+    for wrong in ("", "  ", "a\nb", "a\x00", "x" * 21, "\ud800"):
+        with pytest.raises(Refused, match="a label is 1 to 20 printable characters"):
+            uploads.words(wrong, "label", 20)
