@@ -47,8 +47,15 @@ def keep(page, name):
 
 
 def shown(page):
-    """All images of the page are there and not broken."""
-    return page.wait("return [...document.images].filter((i) => !i.hidden).every((i) => i.complete && i.naturalWidth)")
+    """Scroll to each image, since those far below the screen load only then: all are there and not broken."""
+    page.wait(
+        """
+        const waited = [...document.images].filter((one) => !one.hidden && !(one.complete && one.naturalWidth));
+        for (const one of waited) one.scrollIntoView({ block: "center" });
+        return waited.length === 0;
+        """
+    )
+    page.run("scrollTo(0, 0)")
 
 
 def test_a_new_class_is_taught_undone_and_its_source_switched_off(page, served):
