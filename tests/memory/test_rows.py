@@ -1,6 +1,8 @@
 """Single rows that are added and removed, against a model of the memory in plain Python."""
 
 import dataclasses
+import os
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from rac_jax.memory.manifest import BadMemory
 from tests.memory.conftest import RECIPE, add, make
 
 WIDTH = 8
+ODDS = (0.35, 0.25, 0.15, 0.15, 0.1)  # of the edits in a random sequence
 
 
 def key(number):
@@ -157,6 +160,60 @@ def test_random_edits_agree_with_a_plain_model(folder, keys):
         assert counts == {name: sum(f"class {n % 3}" == name for n in alive) for name in counts}
     assert not check.problems(folder)
     assert all(nearest(memory, key(number), 1) == [f"image{number}"] for number in alive)
+
+
+def test_edits_of_rows_and_of_sources_in_any_order_leave_what_a_new_memory_would_have(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # thousands of them, and nothing is switched off here
+    random = np.random.default_rng(3)
+    alive = {f"train{i}": ("train", None, store.read(folder).keys[i]) for i in range(40)}  # image: source, label, key
+    disabled, gone = set(), set()
+    for number in range(150):
+        sources = sorted({source for source, _, _ in alive.values()})
+        name, choice = str(random.choice(sources)), random.choice(["teach", "forget", "add", "state", "remove"], p=ODDS)
+        if choice == "teach" and (target := f"taught {number % 2}") not in disabled:
+            label = f"class {number % 3}"
+            teach(folder, number, label, target)
+            alive[f"image{number}"] = target, label, index.unit(key(number)[None])[0]
+        elif choice == "forget" and len(alive) > 1:
+            memory, image = store.read(folder), str(random.choice(sorted(alive)))
+            (row,) = (row for row in range(len(memory)) if memory.images[row] == image and memory.holds(row))
+            if alive[image][0] not in disabled and sum(one[0] not in disabled for one in alive.values()) > 1:
+                forget(folder, row)
+                gone.add(image)
+                del alive[image]
+        elif choice == "add":
+            keys, labels = random.normal(size=(5, WIDTH)).astype(np.float32), np.arange(5, dtype=np.int32) % 3 - 1
+            add(folder, f"source{number}_", keys, classes=("class 0", "class 1"), labels=labels)
+            for i, (one, label) in enumerate(zip(index.unit(keys), labels, strict=True)):
+                alive[f"source{number}_{i}"] = f"source{number}_", f"class {label}" if label >= 0 else None, one
+        elif len([source for source in sources if source not in disabled]) > 1:
+            state = manifest.REMOVED if choice == "remove" else random.choice([manifest.DISABLED, manifest.ENABLED])
+            with edit.editing(folder) as editor:
+                editor.set_state(name, state)
+                if number % 7 == 0:
+                    editor.compact()
+            disabled = disabled - {name} if state != manifest.DISABLED else disabled | {name}
+            if state == manifest.REMOVED:
+                gone |= {image for image, (source, _, _) in alive.items() if source == name}
+                alive = {image: row for image, row in alive.items() if row[0] != name}
+        if number % 5 == 0:
+            speaking = {image: row for image, row in alive.items() if row[0] not in disabled}
+            agree(store.read(folder), speaking, gone, random.normal(size=WIDTH).astype(np.float32))
+    assert len(gone) > 60 and not check.problems(folder)
+
+
+def agree(memory, speaking, gone, query):
+    """The memory has these rows and no others: counts, sums and nearest rows are those of the rows alone."""
+    labels = [label for _, label, _ in speaking.values()]
+    counts = dict(zip(memory.class_names, memory.class_counts().tolist(), strict=True))
+    assert {name: count for name, count in counts.items() if count} == dict(Counter(filter(None, labels)))
+    for name, total in zip(memory.class_names, memory.class_sums(), strict=True):
+        rows = [one for _, label, one in speaking.values() if label == name]
+        np.testing.assert_allclose(total, np.sum(rows or np.zeros((1, WIDTH)), axis=0), atol=1e-6)
+    nearness = {image: float(one @ index.unit(query[None])[0]) for image, (_, _, one) in speaking.items()}
+    found = nearest(memory, query, len(memory))
+    assert not gone & set(found)
+    assert found[:5] == sorted(nearness, key=lambda image: -nearness[image])[:5]
 
 
 def test_the_index_is_extended_when_the_tail_is_long(folder, monkeypatch):
