@@ -68,6 +68,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.model.encoder = _encoder("vit_b16")  # E, frozen
     c.model.text = _encoder("clip_text")  # T, trained
     c.model.head = "linear"  # of base and text: linear | cosine
+    c.model.head_scale = 30.0  # of the logits of cosine heads
     # The start of the base head: random | means (class means of E's keys: B must start as E) | text (features of
     # model.prompt for each class: B is CLIP's image tower, model.text its text tower, with the same weights)
     c.model.head_start = "random"
@@ -173,7 +174,7 @@ def instant(c: ConfigDict) -> None:
     c.model.dtype = "float32"
     c.memory.k, c.memory.lookup = 50, "cached"
     c.loss.smoothing = 0.0
-    c.optim.update(name="sgd", learning_rate=0.05, min_learning_rate=0.0, warmup_epochs=0.0, weight_decay=0.01)
+    c.optim.update(name="sgd", learning_rate=0.05, min_learning_rate=0.0, warmup_epochs=0.0, weight_decay=0.015)
     c.optim.clip = 1e3
     c.train.update(batch_size=128, epochs=20.0, calibrate_new=True)
 
@@ -234,14 +235,14 @@ def adapted(c: ConfigDict, classes: int, blocks: int = 12) -> None:
     c.model.voices, c.model.fusion = "base+vote+prototype", "sum"
     c.model.base.adapter = max(1, 2 ** int(math.log2(classes / (2 * blocks))))
     c.model.head, c.model.head_start, c.model.drop_path = "cosine", "means", 0.0
-    c.model.prototype.rank = 32
+    c.model.head_scale, c.model.prototype.rank = 25.0, 32
     c.memory.k, c.memory.lookup = 50, "cached"
     c.data.update(crop=0.875, crop_scale=(0.08, 1.0), randaugment_layers=0)
     c.loss.smoothing = 0.0
     c.optim.frozen = r"base\.(?!blocks\.\d+\.adapter)"
     c.optim.update(name="sgd", learning_rate=0.01, min_learning_rate=0.0, warmup_epochs=0.0, weight_decay=5e-4)
     c.optim.clip = 1e3
-    c.train.update(batch_size=128, epochs=10.0)
+    c.train.update(batch_size=128, epochs=10.0, calibrate_new=True)
 
 
 def _encoder(name: str) -> ConfigDict:

@@ -9,6 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 from rac_jax.models.rac import COSINE_SCALE
 
@@ -47,10 +48,10 @@ def adjustment(class_counts: np.ndarray, tau: float) -> np.ndarray:
     return (tau * np.log(counts / counts.sum())).astype(np.float32)
 
 
-def margins(class_counts: np.ndarray) -> np.ndarray:
-    """m of LDAM for the logits of a cosine head: the rarest class has the largest margin, [C] float32."""
+def margins(class_counts: np.ndarray, scale: float = COSINE_SCALE) -> np.ndarray:
+    """m of LDAM for a cosine head with this scale: the rarest class has the largest margin, [C] float32."""
     counts = np.maximum(np.asarray(class_counts, np.float64), 1)
-    return (COSINE_SCALE * LARGEST_MARGIN * (counts / counts.min()) ** -0.25).astype(np.float32)
+    return (scale * LARGEST_MARGIN * (counts / counts.min()) ** -0.25).astype(np.float32)
 
 
 def general(logits: jax.Array, labels: jax.Array, terms: Terms, smoothing: float = 0.0) -> jax.Array:
@@ -63,8 +64,11 @@ def general(logits: jax.Array, labels: jax.Array, terms: Terms, smoothing: float
     return jnp.asarray(terms.weights)[labels] * loss
 
 
-def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str) -> Terms:
-    """The terms of a loss by name: lace, ce, balce, ldam, or ldam_paper (LDAM with the sign printed in the paper)."""
+def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str, scale: float = COSINE_SCALE) -> Terms:
+    """The terms of a loss by name: lace, ce, balce, ldam, or ldam_paper (LDAM with the sign printed in the paper).
+
+    `scale` is that of the cosine head, for LDAM.
+    """
     zero = np.zeros(len(class_counts), np.float32)
     weights = class_weights(class_counts, reweight)
     if name == "lace":
@@ -76,7 +80,13 @@ def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str) -> 
             raise ValueError(f"loss.reweight is {reweight!r}; with balce, which has its own weights, it must be none")
         return Terms(class_weights(class_counts, "inverse"), zero, zero)
     if name == "ldam":
-        return Terms(weights, zero, margins(class_counts))
+        return Terms(weights, zero, margins(class_counts, scale))
     if name == "ldam_paper":
-        return Terms(weights, zero, -margins(class_counts))
+        return Terms(weights, zero, -margins(class_counts, scale))
     raise ValueError(f"config.loss.name is {name!r}; known: lace, ce, balce, ldam, ldam_paper")
+
+
+def from_config(config: ConfigDict, class_counts: np.ndarray) -> Terms:
+    """The terms of a config's loss for these class counts."""
+    loss, scale = config.loss, config.model.head_scale
+    return terms(loss.name, class_counts, tau=loss.tau, reweight=loss.reweight, scale=scale)

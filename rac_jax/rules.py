@@ -131,6 +131,7 @@ RULES: dict[str, Rule] = {
     "model.prototype.rank": _integer(0, 2**14),
     **{f"model.{role}.{name}": rule for role in ("base", "encoder", "text") for name, rule in ENCODER.items()},
     "model.head": _choice("linear", "cosine"),
+    "model.head_scale": _above_0(1e4),
     "model.head_start": _choice("random", "means", "text"),
     "model.prompt": Rule(lambda value: TEXT.allows(value) and value.count("{}") == 1, "a text of one line with one {}"),
     "model.scale": _choice("paper", "sqrt", "learned"),

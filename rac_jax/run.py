@@ -308,7 +308,7 @@ def _model(config: ConfigDict, num_classes: int, key_width: int, tokenizer: Toke
         epsilon=m.vote.epsilon,
         prototype_scale=m.prototype.scale,
         prototype_rank=m.prototype.rank,
-        cosine_head=m.head == "cosine" or config.loss.name.startswith("ldam"),
+        cosine_scale=m.head_scale if m.head == "cosine" or config.loss.name.startswith("ldam") else 0.0,
         unit_keys=config.memory.metric == "cosine",
     )
     blocks = cut.of(config, base) if base is not None else 0

@@ -130,7 +130,7 @@ def make_train_step(
     The batch is processed in config.train.accumulate parts, each with some rows of every device. A batch that does not
     divide evenly is padded with masked rows.
     """
-    terms = losses.terms(config.loss.name, class_counts, tau=config.loss.tau, reweight=config.loss.reweight)
+    terms = losses.from_config(config, class_counts)
     parts, size, devices = config.train.accumulate, config.train.batch_size, mesh.size
     padding = sharding.padded_size(size, devices, parts) / size
 

@@ -93,8 +93,8 @@ class Voices:
 
     def fit(self, rows: Rows, title: str) -> Any:
         """Parameters, trained on rows of the first classes; each row is left out of the memory for itself."""
-        loss, counts = self._config.loss, np.bincount(rows.labels, minlength=self._classes)
-        terms = dataclasses.astuple(losses.terms(loss.name, counts, tau=loss.tau, reweight=loss.reweight))
+        counts = np.bincount(rows.labels, minlength=self._classes)
+        terms = dataclasses.astuple(losses.from_config(self._config, counts))
         known, found = knowledge(rows, self._classes), self._retrieved(rows, rows, np.arange(len(rows)))
         params, state = self._first, self._tx.init(self._first)
         for ids in self._batches(len(rows), title):

@@ -27,7 +27,7 @@ PAPER = "paper"  # base and text in the paper's fusion, shown beside a sum that 
 
 Logits = dict[str, jax.Array]  # by voice, and FUSED where there are several; [B, L] float32
 
-COSINE_SCALE = 30.0  # of a cosine head's logits
+COSINE_SCALE = 30.0  # of a cosine head's logits, unless the config has another one
 SMALLEST_WEIGHT = 1e-9  # of a mean
 
 
@@ -61,7 +61,7 @@ class VoiceSettings:
     epsilon: float = 1e-3
     prototype_scale: float = 25.0
     prototype_rank: int = 0
-    cosine_head: bool = False  # heads of base and text are cosine heads
+    cosine_scale: float = 0.0  # heads of base and text are cosine heads with this scale; 0 = linear heads
     unit_keys: bool = True  # keys are compared by cosine: the memory keeps them with length 1
 
 
@@ -91,7 +91,8 @@ class RAC(nnx.Module):
         self.cut = cut  # B's first blocks, whose output may be given in place of images
         self.num_classes = num_classes  # those that are trained
         self.fixed_scale = fusion_scale(settings.scale, num_classes)
-        head = CosineHead if settings.cosine_head else functools.partial(nnx.Linear, kernel_init=initialisers.xavier)
+        linear = functools.partial(nnx.Linear, kernel_init=initialisers.xavier)
+        head = functools.partial(CosineHead, scale=settings.cosine_scale) if settings.cosine_scale else linear
         if "base" in settings.speaking:
             width = base.feature_width if base is not None else key_width
             self.base_head = head(width, num_classes, rngs=rngs)
@@ -225,13 +226,14 @@ def _with_offset(total: jax.Array, knowledge: Knowledge | None, trained: int) ->
 
 
 class CosineHead(nnx.Module):
-    """COSINE_SCALE times the cosines between features [B, D] and one vector per class, [B, L]."""
+    """`scale` times the cosines between features [B, D] and one vector per class, [B, L]."""
 
-    def __init__(self, width: int, num_classes: int, *, rngs: nnx.Rngs):
+    def __init__(self, width: int, num_classes: int, *, scale: float = COSINE_SCALE, rngs: nnx.Rngs):
+        self.scale = scale
         self.kernel = nnx.Param(initialisers.xavier(rngs.params(), (width, num_classes)))
 
     def __call__(self, features: jax.Array) -> jax.Array:
-        return COSINE_SCALE * (unit(features) @ unit(self.kernel[...], axis=0))
+        return self.scale * (unit(features) @ unit(self.kernel[...], axis=0))
 
 
 def fusion_scale(scale: str, num_classes: int) -> float:

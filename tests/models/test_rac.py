@@ -62,6 +62,8 @@ def test_a_cosine_head_gives_scaled_cosines():
     np.testing.assert_allclose(
         head(jnp.array([[5.0, 0.0, 0.0], [0.0, 7.0, 0.0]])), [[30.0, 0.0], [0.0, 18.0]], rtol=1e-6
     )
+    head.scale = 25.0
+    np.testing.assert_allclose(head(jnp.array([[0.0, 7.0, 0.0]])), [[0.0, 15.0]], rtol=1e-6)
 
 
 def test_a_learned_scale_starts_at_half_the_root():
