@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rac_jax.models.rac import FUSED, VOICES
 
+STYLES = ("-", "--", ":")  # matplotlib has ten colours
 Curve = dict[int, float]  # by step: the accuracy in %
 
 
@@ -32,10 +33,10 @@ def plot(curves: Mapping[str, Sequence[Curve]], title: str) -> Figure | None:
         return None
     figure = Figure(figsize=(7.5, 4), layout="constrained")
     axes = figure.add_subplot()
-    for row, some in known.items():
+    for number, (row, some) in enumerate(known.items()):
         steps = sorted(set.intersection(*(set(curve) for curve in some)))
         values = np.array([[curve[step] for step in steps] for curve in some])
-        (line,) = axes.plot(steps, values.mean(axis=0), marker=".", label=row)
+        (line,) = axes.plot(steps, values.mean(axis=0), STYLES[number // 10 % len(STYLES)], marker=".", label=row)
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.15)
     axes.set_xlabel("step")
     axes.set_ylabel("accuracy on val, %")

@@ -9,7 +9,7 @@ from configs import cifar100_lt, demo, digits
 from rac_jax import rules
 from rac_jax.data.dataset import ArrayImages, Dataset, Split
 from rac_jax.data.files import FileImages
-from rac_jax.memory import edit
+from rac_jax.memory import build, edit
 from rac_jax.reproduce.experiment import Experiment
 from rac_jax.reproduce.tables import TABLES, by_variant, external, fitting
 from tests.memory.conftest import keys as keys
@@ -93,7 +93,9 @@ def images_of(numbers):
 
 def test_an_external_memory_takes_the_place_of_the_training_images(tmp_path, keys):
     folder = make(tmp_path / "m", keys).folder
-    table = external(TABLES["content"], folder, images_of([1, 2]))
+    with edit.editing(folder) as editor:
+        editor.rename(build.TRAIN, "other")
+    table = external(TABLES["content"], folder, [images_of([1, 2])])
     experiment = Experiment(tmp_path / "out", [], digits.get_config(), "test")
     own, *others = (experiment.fields(table, row, 0) for row in table.rows)
     assert own["memory.dir"].startswith(str(tmp_path / "out" / "memory"))
@@ -115,7 +117,18 @@ def test_training_images_in_an_external_memory_are_refused(tmp_path, keys):
         (tmp_path / path.decode()).write_bytes(written)
     train = Split("train", FileImages(str(tmp_path), paths), np.zeros(2, np.int32))
     with pytest.raises(ValueError, match=r"holds 1 of the training images, as \S+"):
-        external(TABLES["content"], memory.folder, Dataset("made", ("a",), ("a",), {"train": train}))
+        of_seeds = [images_of([1, 2]), Dataset("made", ("a",), ("a",), {"train": train})]
+        external(TABLES["content"], memory.folder, of_seeds)
+
+
+def test_a_memory_of_another_training_split_is_used_after_its_source_is_renamed(tmp_path, keys):
+    """Before, every row of the table failed, because a run takes the source `train` for its own training images."""
+    folder = make(tmp_path / "m", keys).folder
+    with pytest.raises(ValueError, match=r"rename it first: .*rename --memory=\S+ --source=train --to=other"):
+        external(TABLES["content"], folder, [images_of([1, 2])])
+    with edit.editing(folder) as editor:
+        editor.rename(build.TRAIN, "other")
+    assert external(TABLES["content"], folder, [images_of([1, 2])]).reference == "all rows"
 
 
 def test_a_memory_that_the_user_names_is_used_and_its_content_counts(tmp_path, keys):
