@@ -18,8 +18,8 @@ changes the number.
 Each row is run with each seed on the config's data, one run after another; runs that are complete are not repeated, and
 an interrupted one continues. Writes DIR/TABLE.md, DIR/TABLE.png, DIR/TABLE_curves.png (with --config.eval.every=N) and
 DIR/index.html, which also shows the tables of earlier commands in DIR. A row that cannot be run shows the reason.
-Several commands may work in one DIR: a run that another one has started is waited for. retrieval, index and runtime
-measure times: run nothing else meanwhile.
+Several commands may work in one DIR: a run that another one has started is waited for. retrieval, index, runtime and
+minutes measure times: run nothing else meanwhile.
 """
 
 import itertools
@@ -139,9 +139,13 @@ def _results(name: str, table: Table, experiment: Experiment) -> results.Results
     if table.kind == "main" and (learned := curves.plot(_curves(table, complete, experiment), table.title)):
         plots.save(folder / f"{name}_curves.png", plots.png(learned))
     accuracy = f"accuracy on {experiment.split} in %, " if table.columns else ""
-    tqdm.write(f"{table.title}: {accuracy}mean ± standard deviation over {SEEDS.value} seeds\n\n{text}")
+    tqdm.write(f"{table.title}: {accuracy}mean ± standard deviation over {_seeds()}\n\n{text}")
     tqdm.write(f"wrote {folder / name}.md")
     return found
+
+
+def _seeds() -> str:
+    return "one seed" if SEEDS.value == 1 else f"{SEEDS.value} seeds"
 
 
 def _curves(table: Table, rows: list[Row], experiment: Experiment) -> dict[str, list[curves.Curve]]:

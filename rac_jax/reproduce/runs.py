@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import json
 import subprocess
 import sys
@@ -77,8 +78,10 @@ def failure(experiment: Experiment, table: Table, row: Row, seeds: int) -> str |
 
 
 def not_run(reason: str) -> str:
-    """What a table shows of a row that cannot be run: the first sentence of the reason."""
-    return f"{NOT_RUN}: {reason.strip().partition(' (see')[0].partition('. ')[0]}"
+    """What a table shows of a row that cannot be run: the first sentence, and the first file or remedy it names."""
+    first, *named = reason.strip().partition(" (see")[0].splitlines()
+    gist = first.partition(". ")[0].rstrip(".")
+    return f"{NOT_RUN}: {gist}: {named[0].strip()}" if named else f"{NOT_RUN}: {gist}"
 
 
 def earlier(experiment: Experiment, table: Table, seeds: int, *, partly: bool) -> dict[str, list[Result] | str] | None:
@@ -147,8 +150,16 @@ def _run(workdir: Path, arguments: Sequence[str], lock: int) -> None:
         with log.open("rb") as file:
             file.seek(before)
             lines = file.read().decode(errors="replace").strip().splitlines() or ["no output"]
-        said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-        raise RowFailed(f"{said[-1]} (see {log})")
+        raise RowFailed(f"{_last_error(lines)} (see {log})")
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """The last error in a log with the indented lines that belong to it, or the last line."""
+    starts = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    if not starts:
+        return lines[-1]
+    more = itertools.takewhile(lambda line: line.startswith("  "), lines[starts[-1] + 1 :])
+    return "\n".join([lines[starts[-1]].removeprefix("error: "), *more])
 
 
 def _code(log: Path, arguments: Sequence[str], lock: int) -> int:
