@@ -151,7 +151,7 @@ def _seeds() -> str:
 def _curves(table: Table, rows: list[Row], experiment: Experiment) -> dict[str, list[curves.Curve]]:
     """The learning curves of each row, one per seed."""
     return {
-        row.name: [curves.read(experiment.of(row).workdir(table, row, seed)) for seed in range(SEEDS.value)]
+        row.name: [curves.read(experiment.of(row).workdir(table, row, seed), row.voice) for seed in range(SEEDS.value)]
         for row in rows
     }
 

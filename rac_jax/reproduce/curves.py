@@ -13,8 +13,8 @@ STYLES = ("-", "--", ":")  # matplotlib has ten colours
 Curve = dict[int, float]  # by step: the accuracy in %
 
 
-def read(workdir: Path) -> Curve:
-    """The curve of a run's own answer; empty if it was never evaluated while training."""
+def read(workdir: Path, voice: str = "") -> Curve:
+    """The curve of a voice, by default the run's own answer; empty if it was never evaluated while training."""
     found: dict[str, Curve] = {}
     for path in sorted((workdir / "tensorboard").glob("events*")):
         events = EventAccumulator(str(path)).Reload()
@@ -22,7 +22,8 @@ def read(workdir: Path) -> Curve:
             if tag.startswith("val/") and tag.endswith("/all"):
                 points = {point.step: 100 * point.value for point in events.Scalars(tag)}
                 found.setdefault(tag.split("/")[1], {}).update(points)
-    return next((found[voice] for voice in (FUSED, *VOICES) if voice in found), {})
+    wanted = [voice] if voice else [FUSED, *VOICES]
+    return next((found[name] for name in wanted if name in found), {})
 
 
 def plot(curves: Mapping[str, Sequence[Curve]], title: str) -> Figure | None:

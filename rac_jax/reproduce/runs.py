@@ -43,7 +43,7 @@ def known(experiment: Experiment, table: Table, row: Row, seed: int) -> Result |
         content = json.loads(path.read_text(encoding="utf-8"))
         if table.kind != "main":
             return Result(content["figures"], content["on"])
-        shares = next(iter(content["voices"].values()))
+        shares = content["voices"][row.voice] if row.voice else next(iter(content["voices"].values()))
         figures = {group: 100 * share for group, share in shares.items()}
         if "snippets" in content:
             figures[FITTING] = content["snippets"]["fitting"]

@@ -49,15 +49,35 @@ def fitting(table: Table, config: ConfigDict) -> Table:
         rows = [row for row in rows if set(row.fields["model.voices"].split("+")) <= known]
     if "vote" not in known:
         rows = [row for row in rows if "model.vote.reliability" not in row.fields]
-    return dataclasses.replace(table, rows=tuple(_resolved(row, config) for row in rows))
+    return dataclasses.replace(table, rows=tuple(_resolved(row, config, table) for row in rows))
 
 
-def _resolved(row: Row, config: ConfigDict) -> Row:
+def _resolved(row: Row, config: ConfigDict, table: Table) -> Row:
     """The row as it is run: fields of a classifier without the memory, if it is one; a name without the data set's."""
     fields = {**row.fields, **without_memory(config)} if row.alone else row.fields
+    voice = row.voice
+    if table is not further.NOISE and _starts_as_e(fields, config):
+        fields, voice = {**fields, **BESIDE_VOTES}, "base"
     fields = {**fields, **_start(fields, config)}
     name, against = (text.removeprefix(f"{config.data.name}, ") for text in (row.name, row.against))
-    return dataclasses.replace(row, fields=fields, name=name, against=against)
+    return dataclasses.replace(row, fields=fields, name=name, against=against, voice=voice)
+
+
+# In the sum each voice is trained by itself, and the vote has nothing to train: the base voice is that of B alone, but
+# trained on the same views and from the same start as in the other rows, both of which need E.
+BESIDE_VOTES = {"model.voices": "base+vote", "model.fusion": "sum"}
+
+
+def _starts_as_e(fields: Mapping[str, Any], config: ConfigDict) -> bool:
+    """Whether a row is B alone, which in this config starts from what E computes (views, class means).
+
+    Not in `noise`: class means are those of the memory, whose labels may be right where those of training are wrong.
+    """
+    from_e = config.train.views > 0 or config.model.head_start == "means"
+    alone = fields.get("model.voices", config.model.voices) == "base" and "base" in configs.voices(config)
+    own = all(not name.startswith(("model.base.", "model.encoder.")) for name in fields)
+    several = not str(fields.get("loss.name", config.loss.name)).startswith("ldam")  # which has one voice only
+    return from_e and alone and own and several and config.model.base.name != configs.KEYS
 
 
 def _start(fields: Mapping[str, Any], config: ConfigDict) -> dict[str, Any]:
