@@ -3,6 +3,7 @@
   build    --config=FILE               encode and index the config's training split, as the source `train`
   add      --source=NAME --from=WHAT   add a source (WHAT: see below)
   disable  --source=NAME               hide a source; enable shows it again
+  rename   --source=NAME --to=NAME     give a source another name
   remove   --source=NAME               remove a source; compact then deletes its rows from the disk
   compact                              delete the rows of removed sources and rebuild the index
   list, info, classes                  the sources; what the memory is made of; its classes, with rows per source
@@ -41,6 +42,7 @@ from rac_jax.runtime import commands, files
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 MEMORY = flags.DEFINE_string("memory", None, "The memory's folder.")
 SOURCE = flags.DEFINE_string("source", None, "The source's name.")
+TO = flags.DEFINE_string("to", "", "With rename: the new name.")
 FROM = flags.DEFINE_string("from", None, "With add: where the source is read from.")
 ROOT = flags.DEFINE_string("root", "", "With add: the folder with the images; default beside the list or table.")
 SPLIT = flags.DEFINE_string("split", "train", "With add: which part of a data set that has splits.")
@@ -104,6 +106,15 @@ def _set_state(state: str) -> Any:
         _list(folder, [])
 
     return command
+
+
+def _rename(folder: Path, _: list[str]) -> None:
+    name = _source()
+    if not TO.value:
+        raise app.UsageError("rename needs the new name: --to=NAME")
+    with edit.editing(folder) as editor:
+        editor.rename(name, TO.value)
+    _list(folder, [])
 
 
 def _compact(folder: Path, _: list[str]) -> None:
@@ -259,6 +270,7 @@ COMMANDS = {
     "remove": _set_state(manifest.REMOVED),
     "disable": _set_state(manifest.DISABLED),
     "enable": _set_state(manifest.ENABLED),
+    "rename": _rename,
     "compact": _compact,
     "list": _list,
     "info": _info,

@@ -137,6 +137,16 @@ class Editor:
             changed = (dataclasses.replace(s, state=state) if id(s) in parts else s for s in self.manifest.sources)
             self.commit(sources=tuple(changed))
 
+    def rename(self, name: str, to: str) -> None:
+        """Give a source another name, which no other source has."""
+        self.require_finished()
+        present = [source for source in self.manifest.sources if source.state != REMOVED]
+        if not to or any(source.name == to for source in present):
+            raise BadMemory(f"there is a source {to!r} already; choose another name" if to else "the new name is empty")
+        mine = {id(source) for source in present if source.name == self.manifest.source(name).name}
+        changed = (dataclasses.replace(s, name=to) if id(s) in mine else s for s in self.manifest.sources)
+        self.commit(sources=tuple(changed))
+
     def forget(self, source: Source) -> None:
         """Drop a source that is not finished. Its keys are cut off first, which frees space on a full disk."""
         if self._keys().exists():

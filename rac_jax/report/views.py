@@ -106,5 +106,6 @@ def _draw_histogram(axes, view: View) -> None:  # type: ignore[no-untyped-def]
     axes.hist(both, bins=12, stacked=True, color=[GREEN, GREY], label=["true class", "other"])
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.set_title(name, fontsize=9)
+    axes.set_ylim(top=1.3 * axes.get_ylim()[1])  # room for the legend
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

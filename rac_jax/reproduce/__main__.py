@@ -18,8 +18,8 @@ changes the number.
 Each row is run with each seed on the config's data, one run after another; runs that are complete are not repeated, and
 an interrupted one continues. Writes DIR/TABLE.md, DIR/TABLE.png, DIR/TABLE_curves.png (with --config.eval.every=N) and
 DIR/index.html, which also shows the tables of earlier commands in DIR. A row that cannot be run shows the reason.
-Several commands may work in one DIR: a run that another one has started is waited for. retrieval, index and runtime
-measure times: run nothing else meanwhile.
+Several commands may work in one DIR: a run that another one has started is waited for. retrieval, index, runtime and
+minutes measure times: run nothing else meanwhile.
 """
 
 import itertools
@@ -64,12 +64,12 @@ def main(argv: list[str]) -> None:
     if not chosen:
         raise ValueError(f"the table {names[0]} has no rows for the data set {config.data.name} and these voices")
     _check_rows(list(chosen.values()))
-    done = _earlier([name for name in TABLES if name not in chosen], experiment)
+    done: dict[str, tuple[Table, results.Results]] = {}
     with tqdm(chosen, desc="tables", unit="table", disable=len(names) == 1) as bar:
         for name in bar:
             bar.set_postfix_str(name)
             done[name] = chosen[name], _results(name, chosen[name], experiment)
-            files.write_text(folder / "index.html", page.make(experiment, _in_order(done), SEEDS.value))
+            _write_page(experiment, done)
     print(f"wrote {folder / 'index.html'}")
 
 
@@ -79,7 +79,8 @@ def _table(name: str, experiment: Experiment, *, asked: bool = True) -> Table:
     if name == "minutes":
         return by_variant(table, experiment, VARIANTS.value if asked else [])
     if name == "content" and MEMORY.value and asked:
-        return external(table, Path(MEMORY.value), data.load(experiment.config))
+        datasets = [data.load(experiment.run_config(table.rows[0], seed)) for seed in range(SEEDS.value)]
+        return external(table, Path(MEMORY.value), datasets)
     return table
 
 
@@ -88,6 +89,17 @@ def _file(name: str) -> str:
     if name == "content" and MEMORY.value:
         return folder_name({name: Path(MEMORY.value).resolve().name})
     return name
+
+
+def _write_page(experiment: Experiment, done: page.Done) -> None:
+    """Write index.html with these tables and all others that were run in the folder.
+
+    Another command may work in the folder: whichever writes last finds the tables of both.
+    """
+    with runs.locked(experiment.folder):
+        others = _earlier([name for name in TABLES if name not in done], experiment)
+        text = page.make(experiment, _in_order({**others, **done}), SEEDS.value)
+        files.write_text(experiment.folder / "index.html", text)
 
 
 def _earlier(names: list[str], experiment: Experiment) -> dict[str, tuple[Table, results.Results]]:
@@ -127,15 +139,19 @@ def _results(name: str, table: Table, experiment: Experiment) -> results.Results
     if table.kind == "main" and (learned := curves.plot(_curves(table, complete, experiment), table.title)):
         plots.save(folder / f"{name}_curves.png", plots.png(learned))
     accuracy = f"accuracy on {experiment.split} in %, " if table.columns else ""
-    tqdm.write(f"{table.title}: {accuracy}mean ± standard deviation over {SEEDS.value} seeds\n\n{text}")
+    tqdm.write(f"{table.title}: {accuracy}mean ± standard deviation over {_seeds()}\n\n{text}")
     tqdm.write(f"wrote {folder / name}.md")
     return found
+
+
+def _seeds() -> str:
+    return "one seed" if SEEDS.value == 1 else f"{SEEDS.value} seeds"
 
 
 def _curves(table: Table, rows: list[Row], experiment: Experiment) -> dict[str, list[curves.Curve]]:
     """The learning curves of each row, one per seed."""
     return {
-        row.name: [curves.read(experiment.of(row).workdir(table, row, seed)) for seed in range(SEEDS.value)]
+        row.name: [curves.read(experiment.of(row).workdir(table, row, seed), row.voice) for seed in range(SEEDS.value)]
         for row in rows
     }
 
@@ -144,13 +160,13 @@ def run(name: str, table: Table, experiment: Experiment, seeds: int) -> results.
     """The results of every row. All rows run with one seed before the next, so that a slower machine affects all alike.
 
     If a row cannot be run, its reason takes the place of its results. Rows that were not asked for are shown if they
-    are complete.
+    are complete or were found to be impossible.
     """
     asked = [row for row in table.rows if not ROWS.value or row.name in ROWS.value]
     found: dict[str, list[runs.Result] | str] = {row.name: [] for row in asked}
     for row in asked:
         if row.only not in ("", experiment.config.data.name):
-            found[row.name] = f"{rendering.NOT_RUN}: for {row.only} only"
+            found[row.name] = runs.not_run(f"for {row.only} only")
     with tqdm(total=len(asked) * seeds, desc=name, unit="run", leave=False) as bar:
         for seed, row in itertools.product(range(seeds), asked):
             bar.set_postfix_str(row.name)
@@ -160,12 +176,12 @@ def run(name: str, table: Table, experiment: Experiment, seeds: int) -> results.
                     before.append(runs.result(experiment, table, row, seed))
                 except runs.RowFailed as error:
                     tqdm.write(f"{row.name}: {error}", file=sys.stderr)
-                    gist = str(error).partition(" (see")[0].partition(". ")[0]
-                    found[row.name] = f"{rendering.NOT_RUN}: {gist}"
+                    found[row.name] = runs.not_run(str(error))
             bar.update()
     for row in table.rows:
-        if row not in asked and (complete := runs.complete(experiment, table, row, seeds)):
-            found[row.name] = complete
+        if row not in asked:
+            known = runs.complete(experiment, table, row, seeds) or runs.failure(experiment, table, row, seeds)
+            found |= {row.name: known} if known else {}
     return found
 
 

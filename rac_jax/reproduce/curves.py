@@ -9,11 +9,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rac_jax.models.rac import FUSED, VOICES
 
+STYLES = ("-", "--", ":")  # matplotlib has ten colours
 Curve = dict[int, float]  # by step: the accuracy in %
 
 
-def read(workdir: Path) -> Curve:
-    """The curve of a run's own answer; empty if it was never evaluated while training."""
+def read(workdir: Path, voice: str = "") -> Curve:
+    """The curve of a voice, by default the run's own answer; empty if it was never evaluated while training."""
     found: dict[str, Curve] = {}
     for path in sorted((workdir / "tensorboard").glob("events*")):
         events = EventAccumulator(str(path)).Reload()
@@ -21,7 +22,8 @@ def read(workdir: Path) -> Curve:
             if tag.startswith("val/") and tag.endswith("/all"):
                 points = {point.step: 100 * point.value for point in events.Scalars(tag)}
                 found.setdefault(tag.split("/")[1], {}).update(points)
-    return next((found[voice] for voice in (FUSED, *VOICES) if voice in found), {})
+    wanted = [voice] if voice else [FUSED, *VOICES]
+    return next((found[name] for name in wanted if name in found), {})
 
 
 def plot(curves: Mapping[str, Sequence[Curve]], title: str) -> Figure | None:
@@ -32,10 +34,10 @@ def plot(curves: Mapping[str, Sequence[Curve]], title: str) -> Figure | None:
         return None
     figure = Figure(figsize=(7.5, 4), layout="constrained")
     axes = figure.add_subplot()
-    for row, some in known.items():
+    for number, (row, some) in enumerate(known.items()):
         steps = sorted(set.intersection(*(set(curve) for curve in some)))
         values = np.array([[curve[step] for step in steps] for curve in some])
-        (line,) = axes.plot(steps, values.mean(axis=0), marker=".", label=row)
+        (line,) = axes.plot(steps, values.mean(axis=0), STYLES[number // 10 % len(STYLES)], marker=".", label=row)
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.15)
     axes.set_xlabel("step")
     axes.set_ylabel("accuracy on val, %")

@@ -5,39 +5,86 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from rac_jax.report.captions import label
+from rac_jax.reproduce.further import MEMORY_AT
 from rac_jax.reproduce.results import NOT_RUN, Results
 from rac_jax.reproduce.runs import Result
 from rac_jax.reproduce.table import Row, Table
 
 COLOURS = {"all": "#222222", "many": "#1f77b4", "medium": "#ff7f0e", "few": "#2ca02c"}
+MARKERS = {"all": "o", "few": "s"}  # of a plot by minutes
+NAME = 48  # characters of a row's name
 
 
 def plot(table: Table, results: Results) -> Figure:
-    """Accuracy by group, or the first measure: a bar per row, or a curve along the table's axis."""
+    """Accuracy by group, or the first measure: a line of points per row, or a curve along the table's axis."""
     rows = [row for row in table.rows if not isinstance(results.get(row.name, NOT_RUN), str)]
     if table.across:
         return _plot_across(table, results, rows)
     if table.by:
         return _plot_by(table, results, rows)
-    shown = {column: f"C{number}" for number, column in enumerate(table.columns)}
-    if not table.columns or "many" in table.columns:
-        shown = COLOURS if table.columns else {table.measures[0]: COLOURS["many"]}
-    width = 0.8 / len(shown)
+    if not table.columns:
+        return _plot_measure(table, results, rows)
+    return _plot_axis(table, results, rows) if table.axis else _plot_rows(table, results, rows)
+
+
+def _shown(table: Table, results: Results, rows: Sequence[Row]) -> dict[str, str]:
+    """The columns that some row has figures of, and their colours."""
+    colours = {column: f"C{number}" for number, column in enumerate(table.columns)}
+    colours = COLOURS if "many" in colours else colours
+    return {name: colour for name, colour in colours.items() if any(_point(results[row.name], name) for row in rows)}
+
+
+def _plot_rows(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
+    """A line of the plot for each row, with a point for each column."""
+    figure, axes = _lines(rows)
+    shown = _shown(table, results, rows)
+    for place in range(1, len(rows), 2):
+        axes.axhspan(place - 0.5, place + 0.5, color="#8888881a", linewidth=0)
+    for series, (column, colour) in enumerate(shown.items()):
+        known = [(place, point) for place, row in enumerate(rows) if (point := _point(results[row.name], column))]
+        y = [place + 0.5 * (series / max(len(shown) - 1, 1) - 0.5) for place, _ in known]
+        middle, spread = zip(*(point for _, point in known), strict=True)
+        axes.errorbar(middle, y, xerr=spread, fmt="o", markersize=4.5, color=colour, capsize=2, label=column)
+    _label(axes, table)
+    return figure
+
+
+def _plot_measure(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
+    """A bar for each row: the first measure."""
+    figure, axes = _lines(rows)
+    for place, row in enumerate(rows):
+        point = _point(results[row.name], table.measures[0])
+        if point:
+            middle, spread = point
+            below = min(spread, middle)  # no time is negative
+            axes.barh(place, middle, 0.6, xerr=[[below], [spread]], color=COLOURS["many"], capsize=2)
+    _label(axes, table)
+    return figure
+
+
+def _lines(rows: Sequence[Row]):  # type: ignore[no-untyped-def]  # a figure and its axes
+    """A plot with a line per row, the first on top."""
+    figure = Figure(figsize=(7.5, max(2.2, 1.1 + 0.34 * len(rows))), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_yticks(range(len(rows)), [label(row.name, NAME) for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    return figure, axes
+
+
+def _plot_axis(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
+    """A curve for each column along the table's axis."""
     figure = Figure(figsize=(7.5, 4), layout="constrained")
     axes = figure.add_subplot()
-    for series, (column, colour) in enumerate(shown.items()):
-        points = [_point(results[row.name], column) for row in rows]
-        known = [place for place, point in enumerate(points) if point]
-        if not known:
-            continue
-        middle, spread = zip(*(points[place] for place in known), strict=True)
-        if table.axis:
-            x = [rows[place].x for place in known]
-            axes.errorbar(x, middle, spread, color=colour, marker="o", capsize=3, label=column)
-        else:
-            x = [place + width * (series - (len(shown) - 1) / 2) for place in known]
-            axes.bar(x, middle, width, yerr=spread, color=colour, capsize=2, label=column)
-    _label(axes, table, rows)
+    for column, colour in _shown(table, results, rows).items():
+        known = [(row.x, *point) for row in rows if (point := _point(results[row.name], column))]
+        x, middle, spread = zip(*known, strict=True)
+        axes.errorbar(x, middle, spread, color=colour, marker="o", capsize=3, label=column)
+    _label(axes, table)
+    if table.log:
+        axes.set_xscale("log")
+    axes.set_xticks([row.x for row in rows], [f"{row.x:g}" for row in rows])
+    axes.minorticks_off()
     return figure
 
 
@@ -54,8 +101,8 @@ def _plot_across(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
             first.append(points[0][:2])
     x, middle = zip(*first, strict=True)
     axes.plot(x, middle, color="#222222", linestyle="--", label="trained on the memory's rows")
-    _label(axes, table, rows)
-    axes.set_xticks(range(len(table.columns)), table.columns)
+    _label(axes, table)
+    axes.set_xticks(range(len(table.columns)), [column.removeprefix(MEMORY_AT) for column in table.columns])
     return figure
 
 
@@ -63,20 +110,25 @@ def _plot_by(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
     """A point per row for all classes and one for the few, at the place that the measure gives, on a log axis."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for column, marker in (("all", "o"), ("few", "s")):
-        for row in rows:
-            place, point = _point(results[row.name], table.by), _point(results[row.name], column)
-            if place and point:
-                at, colour = (place[0], point[0]), COLOURS[column]
-                axes.errorbar(*at, xerr=place[1], yerr=point[1], capsize=2, marker=marker, color=colour)
-                axes.annotate(row.name, at, xytext=(5, 4), textcoords="offset points", fontsize=8)
+    for row in rows:
+        place, found = _point(results[row.name], table.by), results[row.name]
+        points = {column: point for column in MARKERS if (point := _point(found, column))}
+        if not place or not points:
+            continue
+        for column, point in points.items():
+            at, colour = (place[0], point[0]), COLOURS[column]
+            axes.errorbar(*at, xerr=place[1], yerr=point[1], fmt=MARKERS[column], color=colour, capsize=2)
+        heights = [point[0] for point in points.values()]
+        axes.vlines(place[0], min(heights), max(heights), color="#888888", linewidth=0.8, linestyle=":")
+        above = (place[0], max(heights))
+        axes.annotate(label(row.name, NAME), above, xytext=(4, 5), textcoords="offset points", fontsize=8)
+    for column, marker in MARKERS.items():
         axes.plot([], [], marker, color=COLOURS[column], label=column)
-    _label(axes, table, rows)
+    _label(axes, table)
     axes.set_xscale("log")
     ticks = _ticks(axes.get_xlim())
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlabel(table.by)
     return figure
 
 
@@ -91,16 +143,14 @@ def _point(found: Sequence[Result] | str, column: str) -> tuple[float, float] | 
     return (statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0) if values else None
 
 
-def _label(axes, table: Table, rows: Sequence[Row]) -> None:  # type: ignore[no-untyped-def]
-    if table.axis:
-        axes.set_xlabel(table.axis)
-        if table.log:
-            axes.set_xscale("log")
-    elif not table.by:
-        axes.set_xticks(range(len(rows)), [row.name for row in rows], rotation=20, ha="right")
-    axes.set_ylabel("accuracy, %" if table.columns else table.measures[0])
+def _label(axes, table: Table) -> None:  # type: ignore[no-untyped-def]
+    value = "accuracy, %" if table.columns else table.measures[0]
+    lying = not (table.axis or table.by)  # a line per row
+    axes.set_xlabel(value if lying else table.axis or table.by)
+    if not lying:
+        axes.set_ylabel(value)
     axes.set_title(table.title)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.25)
+    axes.grid(axis="x" if lying else "y", alpha=0.25)
     if table.columns:
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

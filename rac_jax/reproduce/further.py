@@ -17,11 +17,12 @@ VOICES = Table(
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the rows
 KEPT_CLASSES = 0.8
 GAIN = "share of the gain, %"
+MEMORY_AT = "memory at "  # begins the name of a column
 
 
 def at(share: float) -> str:
     """The column for a memory with this share of the rows."""
-    return f"memory at {100 * share:g} %"
+    return f"{MEMORY_AT}{100 * share:g} %"
 
 
 EDIT = Table(

@@ -144,7 +144,7 @@ K = Table(
 _KEPT: tuple[tuple[str, Mapping[str, float]], ...] = (
     *((f"{share:g} of the rows", {"share": share}) for share in (0.05, 0.1, 0.25, 0.5)),
     ("all rows", {}),
-    *((f"{number} rows a class", {"per_class": number}) for number in (1, 2, 5)),
+    *((f"{number} row{'s' if number > 1 else ''} a class", {"per_class": number}) for number in (1, 2, 5)),
     *((f"{share:g} of the classes, 5 rows each", {"classes": share, "per_class": 5}) for share in (0.2, 0.4)),
 )
 

@@ -11,6 +11,7 @@ from rac_jax.reproduce.rendering import NOT_RUN, Block, Cells
 from rac_jax.reproduce.runs import Result
 from rac_jax.reproduce.table import Table
 
+MINUS = "−"
 Results = Mapping[str, Sequence[Result] | str]  # by row: a result per seed, or the reason why there is none
 
 
@@ -115,7 +116,7 @@ def _difference(pairs: Sequence[tuple[Result, Result]], column: str) -> str:
     if len(values) < 2:
         return "–"
     error = statistics.stdev(values) / math.sqrt(len(values))
-    return f"{statistics.mean(values):+.1f} ± {error:.1f}"
+    return f"{statistics.mean(values):+.1f} ± {error:.1f}".replace("-", MINUS)
 
 
 def machines(results: Results) -> str:
@@ -140,4 +141,4 @@ def cell(values: Sequence[float], decimals: int | None = None) -> str:
     if decimals is None:
         decimals = min(3, max(0, 2 - math.floor(math.log10(abs(mean))))) if mean else 0
     both = [mean, statistics.stdev(values)] if len(values) > 1 else [mean]
-    return " ± ".join(f"{value:,.{decimals}f}" for value in both)
+    return " ± ".join(f"{value:,.{decimals}f}" for value in both).replace("-", MINUS)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from tqdm import tqdm
 
 from rac_jax.reproduce import times
 from rac_jax.reproduce.experiment import Experiment, RowFailed
+from rac_jax.reproduce.rendering import NOT_RUN
 from rac_jax.reproduce.table import FITTING, Row, Table
 from rac_jax.runtime import files
 
@@ -23,6 +25,9 @@ class Result:
 
     figures: Mapping[str, float]  # by column
     on: str = ""  # the hardware, if the figures are times
+
+
+FAILED = "failed.txt"  # in the folder of a run that ended with an error: the reason
 
 
 def known(experiment: Experiment, table: Table, row: Row, seed: int) -> Result | None:
@@ -38,7 +43,7 @@ def known(experiment: Experiment, table: Table, row: Row, seed: int) -> Result |
         content = json.loads(path.read_text(encoding="utf-8"))
         if table.kind != "main":
             return Result(content["figures"], content["on"])
-        shares = next(iter(content["voices"].values()))
+        shares = content["voices"][row.voice] if row.voice else next(iter(content["voices"].values()))
         figures = {group: 100 * share for group, share in shares.items()}
         if "snippets" in content:
             figures[FITTING] = content["snippets"]["fitting"]
@@ -58,24 +63,45 @@ def complete(experiment: Experiment, table: Table, row: Row, seeds: int) -> list
     return found
 
 
-def earlier(experiment: Experiment, table: Table, seeds: int, *, partly: bool) -> dict[str, list[Result]] | None:
-    """What earlier commands found of a table, by row; None unless every row is complete (if `partly`, one row or more).
-
-    Nothing is run. A damaged result counts as missing: the table's own command names it.
-    """
-    found: dict[str, list[Result]] = {}
-    for row in table.rows:
-        if row.only not in ("", experiment.config.data.name):
-            continue
+def failure(experiment: Experiment, table: Table, row: Row, seeds: int) -> str | None:
+    """Why a row has no results: what it is for, or the reason that an earlier command found; None if none is known."""
+    if row.only not in ("", experiment.config.data.name):
+        return not_run(f"for {row.only} only")
+    for seed in range(seeds):
         try:
-            mine = complete(experiment, table, row, seeds)
+            path = experiment.of(row).workdir(table, row, seed) / FAILED
+        except RowFailed as error:
+            return not_run(str(error))
+        if path.exists():
+            return not_run(path.read_text(encoding="utf-8"))
+    return None
+
+
+def not_run(reason: str) -> str:
+    """What a table shows of a row that cannot be run: the first sentence, and the first file or remedy it names."""
+    first, *named = reason.strip().partition(" (see")[0].splitlines()
+    gist = first.partition(". ")[0].rstrip(".")
+    return f"{NOT_RUN}: {gist}: {named[0].strip()}" if named else f"{NOT_RUN}: {gist}"
+
+
+def earlier(experiment: Experiment, table: Table, seeds: int, *, partly: bool) -> dict[str, list[Result] | str] | None:
+    """What earlier commands found of a table, by row: results, or the reason why there are none.
+
+    None unless every row that can be run is complete (if `partly`, one row or more). Nothing is run. A damaged result
+    counts as missing: the table's own command names it.
+    """
+    found: dict[str, list[Result] | str] = {}
+    for row in table.rows:
+        try:
+            mine: list[Result] | str | None = complete(experiment, table, row, seeds)
         except ValueError:
             mine = None
+        mine = mine or failure(experiment, table, row, seeds)
         if mine is not None:
             found[row.name] = mine
         elif not partly:
             return None
-    return found or None
+    return found if any(not isinstance(mine, str) for mine in found.values()) else None
 
 
 def result(experiment: Experiment, table: Table, row: Row, seed: int) -> Result:
@@ -88,8 +114,13 @@ def result(experiment: Experiment, table: Table, row: Row, seed: int) -> Result:
     with locked(workdir) as lock:
         found = known(experiment, table, row, seed)
         if found is None:
-            with times.measured(own.keys, workdir):
-                _run(workdir, [*own.command(table, row, seed), f"--workdir={workdir}"], lock)
+            (workdir / FAILED).unlink(missing_ok=True)
+            try:
+                with times.measured(own.keys, workdir):
+                    _run(workdir, [*own.command(table, row, seed), f"--workdir={workdir}"], lock)
+            except RowFailed as error:
+                files.write_text(workdir / FAILED, f"{error}\n")
+                raise
             found = known(experiment, table, row, seed)
     if found is None:
         raise RowFailed(f"the run wrote no {own.outcome(table, row, seed)} (see {workdir / 'log.txt'})")
@@ -119,8 +150,16 @@ def _run(workdir: Path, arguments: Sequence[str], lock: int) -> None:
         with log.open("rb") as file:
             file.seek(before)
             lines = file.read().decode(errors="replace").strip().splitlines() or ["no output"]
-        said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-        raise RowFailed(f"{said[-1]} (see {log})")
+        raise RowFailed(f"{_last_error(lines)} (see {log})")
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """The last error in a log with the indented lines that belong to it, or the last line."""
+    starts = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    if not starts:
+        return lines[-1]
+    more = itertools.takewhile(lambda line: line.startswith("  "), lines[starts[-1] + 1 :])
+    return "\n".join([lines[starts[-1]].removeprefix("error: "), *more])
 
 
 def _code(log: Path, arguments: Sequence[str], lock: int) -> int:

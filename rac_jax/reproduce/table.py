@@ -30,6 +30,7 @@ class Row:
     up_to: int = 0  # rows that an index is filled up to with synthetic ones, as far as memory allows; 0 = none
     alone: bool = False  # a classifier without the memory: B's, or one on E's keys if the config has no B
     variant: str | None = None  # of the config file; None = the config as it was given
+    voice: str = ""  # the voice whose figures are shown; "" = the run's own answer
     against: str = ""  # the row that it is compared with; "" = the table's reference
 
 

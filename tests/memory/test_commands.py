@@ -80,7 +80,14 @@ def test_a_memory_from_its_building_to_its_compaction(command, config, pets, tmp
     command("enable", memory=folder, source="train")
     assert "469 enabled of 469" in command("info", memory=folder)
 
-    command("remove", memory=folder, source="pets")
+    with pytest.raises(manifest.BadMemory, match="there is a source 'train' already; choose another name"):
+        command("rename", memory=folder, source="pets", to="train")
+    printed = command("rename", memory=folder, source="pets", to="animals")
+    assert [line.split()[:3] for line in printed.splitlines()[1:]] == [["train", "466", "10"], ["animals", "3", "2"]]
+    found = command("search", str(pets / "sea_lion" / "1.png"), memory=folder, k=3)
+    assert found.splitlines()[1].split() == ["1.0000", "sea", "lion", "animals", "sea_lion/1.png"]
+
+    command("remove", memory=folder, source="animals")
     assert "466 enabled of 469" in command("info", memory=folder)
     assert command("compact", memory=folder) == "3 rows were deleted\n"
     assert "466 enabled of 466" in command("info", memory=folder)

@@ -1,6 +1,7 @@
 """Learning curves, read from what runs log."""
 
 import numpy as np
+import pytest
 
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.reproduce import curves
@@ -15,6 +16,8 @@ def logged(workdir, values, voice="rac"):
 def test_the_curve_is_of_the_runs_own_answer(tmp_path):
     logged(tmp_path, {10: 0.25, 20: 0.5})
     assert curves.read(tmp_path) == {10: 25.0, 20: 50.0}
+    assert curves.read(tmp_path, "vote") == pytest.approx({10: 10, 20: 10})
+    assert curves.read(tmp_path, "text") == {}
     assert curves.read(tmp_path / "nothing") == {}
 
 

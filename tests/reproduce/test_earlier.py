@@ -10,7 +10,7 @@ from absl import app
 
 from configs import digits
 from rac_jax.reproduce import runs
-from rac_jax.reproduce.experiment import Experiment, given_flags
+from rac_jax.reproduce.experiment import Experiment, RowFailed, given_flags
 from rac_jax.reproduce.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +36,25 @@ def test_what_earlier_commands_ran_is_found_without_a_run(tmp_path):
     assert {name: those[0].figures["all"] for name, those in found.items()} == {"paper": 50, "sqrt": 60, "learned": 60}
     experiment.outcome(table, table.rows[0], 0).write_text("")
     assert list(runs.earlier(experiment, table, 1, partly=True)) == ["sqrt", "learned"]
+
+
+def test_the_reason_of_an_earlier_failure_is_kept_until_the_row_is_run_again(tmp_path):
+    """Before, a table of an earlier command showed "not run" without the reason."""
+    experiment = Experiment(tmp_path, ["--no_such_flag=1"], digits.get_config(), "test")
+    table = TABLES["fusion"]
+    failing, *others = table.rows
+    with pytest.raises(RowFailed):
+        runs.result(experiment, table, failing, 0)
+    assert runs.earlier(experiment, table, 1, partly=True) is None  # a reason alone is no table
+    for row in others:
+        evaluated(experiment, table, row, 0.6)
+    found = runs.earlier(experiment, table, 1, partly=False)
+    assert list(found) == ["paper", "sqrt", "learned"] and found["paper"].startswith("not run: ")
+    assert "no_such_flag" in found["paper"] and "(see" not in found["paper"]
+    evaluated(experiment, table, failing, 0.5)
+    assert runs.earlier(experiment, table, 1, partly=False)["paper"][0].figures["all"] == 50
+    (row,) = (row for row in TABLES["main"].rows if row.only)
+    assert runs.failure(experiment, TABLES["main"], row, 1) == "not run: for inat2018 only"
 
 
 def test_the_page_keeps_the_tables_of_earlier_commands(tmp_path):

@@ -150,7 +150,7 @@ def test_the_share_of_the_gain_is_taken_seed_by_seed():
     assert [r.figures[GAIN] for r in found[part]] == [80.0, 50.0]
     assert GAIN not in found[everything][0].figures
     text = rendering.markdown(results.blocks(NEW, found, "digits"))
-    assert "| 65.0 ± 21.2 | -0.500 ± 2.121 |" in text
+    assert "| 65.0 ± 21.2 | −0.500 ± 2.121 |" in text
     missing = {part: [result(before=40.0, all=48.0)], everything: "not run: why"}
     assert results.with_gains(NEW, missing) == missing
 
@@ -163,6 +163,7 @@ def test_a_plot_has_a_curve_per_row_and_one_of_retraining():
     (axes,) = figures.plot(EDIT, found).axes
     dashed = next(line for line in axes.get_lines() if line.get_linestyle() == "--")
     assert dashed.get_ydata() == pytest.approx([2.5, 6.0, 9.5, 13.0])
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["25 %", "50 %", "75 %", "100 %"]
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert sorted(names) == sorted([*(row.name for row in EDIT.rows), "trained on the memory's rows"])
 

@@ -1,7 +1,5 @@
 """Tables of results: means, deviations, differences, and names that could break them."""
 
-import pytest
-
 from configs import digits
 from rac_jax.reproduce import figures, page, rendering, results
 from rac_jax.reproduce.experiment import Experiment
@@ -33,7 +31,9 @@ def test_means_deviations_and_the_papers_columns():
     reason = '<td>b</td><td class="reason" colspan="5">not run: why</td><td>–</td>'
     assert reason in as_html(table, found, "places_lt")
     axes = figures.plot(table, found).axes[0]
-    assert [bar.get_height() for bar in axes.patches] == pytest.approx([55, 25])
+    points = {container.get_label(): container.lines[0].get_xydata().tolist() for container in axes.containers}
+    assert points == {"all": [[55.0, -0.25]], "few": [[25.0, 0.25]]}  # no place is kept for groups without classes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a"]
 
 
 def test_times_show_three_digits_that_count():
@@ -66,8 +66,8 @@ def test_seconds_beside_those_without_retrieval_and_the_papers():
     assert lines[0].endswith("| paper: s an epoch | paper: × no retrieval | paper: rows in memory |")
     assert lines[5].endswith("| 47.0 | 1.99 | 11,200,000 |")
     axes = figures.plot(table, found).axes[0]
-    assert [bar.get_height() for bar in axes.patches] == [10, 24, 25]
-    assert axes.get_ylabel() == "s an epoch"
+    assert [bar.get_width() for bar in axes.patches] == [10, 24, 25]
+    assert axes.get_xlabel() == "s an epoch"
     del found[none]
     assert results.with_ratios(table, found) == found  # there is nothing to compare with
 
@@ -83,7 +83,7 @@ def test_differences_are_paired_by_seed():
     }
     compared = results.differences(table, found)
     assert compared.caption == "Differences from a in the same seed, in points: mean ± standard error."
-    assert compared.cells == [["", "all", "few"], ["b", "+3.0 ± 1.0", "–"], ["d", "-5.0 ± 5.0", "-0.5 ± 0.0"]]
+    assert compared.cells == [["", "all", "few"], ["b", "+3.0 ± 1.0", "–"], ["d", "−5.0 ± 5.0", "−0.5 ± 0.0"]]
     assert "| b | +3.0 ± 1.0 | – |" in markdown(table, found, "digits")
     assert results.differences(table, {"a": found["a"]}) is None
     assert results.differences(table, {name: rows[:1] for name, rows in found.items()}) is None
@@ -109,6 +109,9 @@ def test_the_page_of_all_tables(tmp_path):
     assert '<td>RAC</td><td class="reason" colspan="5">not run: &lt;script&gt;</td>' in text
     assert "<td>CE</td><td>12.5 ± 0.0</td>" in text and "Methods (main)" in text
     assert "<script" not in text and "Not run: retrieval, index, text" in text
+    assert "python -m rac_jax.reproduce TABLE &#x27;--config=&lt;script&gt;&#x27; --seeds=2</pre>" in text
+    two = page.make(experiment, {name: (TABLES[name], found) for name in ("main", "tau")}, seeds=2)
+    assert '<a href="#tau">Strength τ of the logit adjustment</a>' in two and '<a id="tau"></a>' in two
 
 
 def test_tables_with_other_memories_are_named(tmp_path):
@@ -117,7 +120,8 @@ def test_tables_with_other_memories_are_named(tmp_path):
         (tmp_path / f"{name}.md").write_text("")
     found = {"content_places": (TABLES["content"], {"all rows": [Result({"all": 12.5})]})}
     text = page.make(experiment, found, seeds=1)
-    assert "(content_places)" in text and "With other memories: content_&lt;b&gt;.md." in text
+    assert "(content_places)" in text and "content_&lt;b&gt;.md</a>." in text
+    assert '<a href="content_%3Cb%3E.md">' in text
 
 
 def test_rows_are_compared_with_the_row_that_they_name():
@@ -126,12 +130,12 @@ def test_rows_are_compared_with_the_row_that_they_name():
     found = {name: [Result({"all": value}), Result({"all": value + 2})] for name, value in first.items()}
     compared = results.differences(Table("t", rows, columns=("all",)), found)
     assert compared.caption == "Differences in the same seed, in points: mean ± standard error."
-    assert compared.cells == [["", "all"], ["b − a", "+3.0 ± 0.0"], ["d − c", "-5.0 ± 0.0"]]
+    assert compared.cells == [["", "all"], ["b − a", "+3.0 ± 0.0"], ["d − c", "−5.0 ± 0.0"]]
     both = results.differences(Table("t", rows, columns=("all",), reference="a"), found)
-    assert both.cells[1:] == [["b − a", "+3.0 ± 0.0"], ["c", "+9.0 ± 0.0"], ["d − c", "-5.0 ± 0.0"]]
+    assert both.cells[1:] == [["b − a", "+3.0 ± 0.0"], ["c", "+9.0 ± 0.0"], ["d − c", "−5.0 ± 0.0"]]
     assert both.caption.startswith("Differences from a in")
     named = Table("t", (Row("a", {}), Row("c", {})), columns=("all",), reference="c")
-    assert results.differences(named, found).cells[1] == ["a", "-9.0 ± 0.0"]
+    assert results.differences(named, found).cells[1] == ["a", "−9.0 ± 0.0"]
 
 
 def test_a_plot_by_minutes_has_a_point_per_row():
@@ -143,4 +147,4 @@ def test_a_plot_by_minutes_has_a_point_per_row():
     axes = figures.plot(table, found).axes[0]
     points = [line.get_xydata()[0].tolist() for line in axes.lines if len(line.get_xydata())]
     assert [1.0, 50.0] in points and [30.0, 60.0] in points and [1.0, 40.0] in points
-    assert axes.get_xscale() == "log" and [text.get_text() for text in axes.texts] == ["a", "b", "a"]
+    assert axes.get_xscale() == "log" and [text.get_text() for text in axes.texts] == ["a", "b"]  # once for both points

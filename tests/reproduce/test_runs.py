@@ -152,6 +152,16 @@ def test_a_log_is_continued_and_its_last_error_is_the_reason(tmp_path):
     assert log.read_text() == "error: of an earlier start\nerror: now\n"
 
 
+def test_a_missing_file_is_named_in_the_table():
+    """Before, only the first line of the error was read, which says that weights were not found but not which file."""
+    lines = ["error: an older one", "error: the weights x were not found. Then", "  get a/b.bin", "  or c", "How to"]
+    error = runs._last_error(lines)
+    assert error == "the weights x were not found. Then\n  get a/b.bin\n  or c"
+    assert runs.not_run(f"{error} (see log.txt)") == "not run: the weights x were not found: get a/b.bin"
+    assert runs.not_run("one sentence. Another (see log.txt)") == "not run: one sentence"
+    assert runs._last_error(["a", "b"]) == "b"
+
+
 def test_large_indexes_have_the_papers_rows_or_as_many_as_are_asked_for(tmp_path):
     experiment = Experiment(tmp_path, [], digits.get_config(), "test")
     few = with_large(TABLES["index"], 5000)

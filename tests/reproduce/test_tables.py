@@ -1,6 +1,7 @@
 """The rows of tables that depend on the config, on its variants or on an external memory."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from configs import cifar100_lt, demo, digits
 from rac_jax import rules
 from rac_jax.data.dataset import ArrayImages, Dataset, Split
 from rac_jax.data.files import FileImages
-from rac_jax.memory import edit
+from rac_jax.memory import build, edit
+from rac_jax.reproduce import runs
 from rac_jax.reproduce.experiment import Experiment
 from rac_jax.reproduce.tables import TABLES, by_variant, external, fitting
 from tests.memory.conftest import keys as keys
@@ -59,12 +61,30 @@ def test_every_row_of_every_table_is_valid(tmp_path, name):
 def test_b_alone_sees_images_and_another_b_is_not_frozen(tmp_path):
     experiment = Experiment(tmp_path, [], demo.get_config("finetune"), "test")
     rows = {row.name: experiment.run_config(row, 0) for row in fitting(TABLES["main"], experiment.config).rows}
-    alone, scratch, together = rows["CE"], rows["ResNet-50 from scratch, CE"], rows["RAC"]
+    alone, scratch, together = rows["LDAM"], rows["ResNet-50 from scratch, CE"], rows["RAC"]
     assert alone.train.views == 0 and alone.model.head_start == "random" and alone.optim.frozen
     assert together.train.views == 4 and together.model.head_start == "means"
     assert scratch.optim.frozen == "" and scratch.train.views == 0
     unchanged = fitting(TABLES["main"], demo.get_config("rac")).rows[0]
     assert unchanged.fields == TABLES["main"].rows[0].fields  # so that complete runs are found again
+
+
+def test_b_alone_has_the_views_and_the_start_of_the_other_rows(tmp_path):
+    """Before, the row was trained on images from a random head, and compared with rows that start from class means."""
+    config = demo.get_config("finetune")
+    experiment, table = Experiment(tmp_path, [], config, "test"), fitting(TABLES["main"], config)
+    row = next(row for row in table.rows if row.name == "CE")
+    ran = experiment.run_config(row, 0)
+    assert (ran.model.voices, ran.model.fusion, ran.loss.name) == ("base+vote", "sum", "ce")
+    assert (ran.train.views, ran.model.head_start) == (4, "means")
+    path = experiment.outcome(table, row, 0)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"voices": {"fused": {"all": 0.5}, "base": {"all": 0.4}, "vote": {"all": 0.3}}}))
+    assert runs.known(experiment, table, row, 0).figures == {"all": 40.0}
+    noisy = fitting(TABLES["noise"], config).rows[0]
+    assert noisy.voice == "" and experiment.run_config(noisy, 0).model.voices == "base"
+    for variant in ("rac", "instant"):  # where B does not start from E, or there is none
+        assert {row.voice for row in fitting(TABLES["main"], demo.get_config(variant)).rows} == {""}
 
 
 def test_variants_of_the_config_file_are_rows(tmp_path):
@@ -93,7 +113,9 @@ def images_of(numbers):
 
 def test_an_external_memory_takes_the_place_of_the_training_images(tmp_path, keys):
     folder = make(tmp_path / "m", keys).folder
-    table = external(TABLES["content"], folder, images_of([1, 2]))
+    with edit.editing(folder) as editor:
+        editor.rename(build.TRAIN, "other")
+    table = external(TABLES["content"], folder, [images_of([1, 2])])
     experiment = Experiment(tmp_path / "out", [], digits.get_config(), "test")
     own, *others = (experiment.fields(table, row, 0) for row in table.rows)
     assert own["memory.dir"].startswith(str(tmp_path / "out" / "memory"))
@@ -115,7 +137,18 @@ def test_training_images_in_an_external_memory_are_refused(tmp_path, keys):
         (tmp_path / path.decode()).write_bytes(written)
     train = Split("train", FileImages(str(tmp_path), paths), np.zeros(2, np.int32))
     with pytest.raises(ValueError, match=r"holds 1 of the training images, as \S+"):
-        external(TABLES["content"], memory.folder, Dataset("made", ("a",), ("a",), {"train": train}))
+        of_seeds = [images_of([1, 2]), Dataset("made", ("a",), ("a",), {"train": train})]
+        external(TABLES["content"], memory.folder, of_seeds)
+
+
+def test_a_memory_of_another_training_split_is_used_after_its_source_is_renamed(tmp_path, keys):
+    """Before, every row of the table failed, because a run takes the source `train` for its own training images."""
+    folder = make(tmp_path / "m", keys).folder
+    with pytest.raises(ValueError, match=r"rename it first: .*rename --memory=\S+ --source=train --to=other"):
+        external(TABLES["content"], folder, [images_of([1, 2])])
+    with edit.editing(folder) as editor:
+        editor.rename(build.TRAIN, "other")
+    assert external(TABLES["content"], folder, [images_of([1, 2])]).reference == "all rows"
 
 
 def test_a_memory_that_the_user_names_is_used_and_its_content_counts(tmp_path, keys):
