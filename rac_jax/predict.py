@@ -133,7 +133,9 @@ def describe(answer: Answer, neighbours: int) -> str:
     if found := answer.get("neighbours"):
         lines.append(f"  neighbours: {sum(n['supports'] for n in found)} of {len(found)} have this label")
         if answer["familiarity"] < UNFAMILIAR:
-            lines.append(f"  unlike the memory: {100 * answer['familiarity']:.1f} % of its images have no nearer rows")
+            lines.append(
+                f"  unlike the memory: {100 * answer['familiarity']:.1f} % of held-out images have no nearer rows"
+            )
         for n in found[:neighbours]:
             mark = "+" if n["supports"] else " "
             lines.append(f"  {mark} {n['similarity']:.3f}  {n['text']}  ({n['source']}: {n['image']})")

@@ -22,7 +22,7 @@ from rac_jax.memory.store import Memory
 from rac_jax.models import cut
 from rac_jax.models.rac import RAC, VoiceSettings
 from rac_jax.models.voices import Knowledge
-from rac_jax.retrieval import encoder, feed, knowledge, prompts, reliability, retriever, tokenizers
+from rac_jax.retrieval import encoder, familiarity, feed, knowledge, prompts, reliability, retriever, tokenizers
 from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.knowledge import Classes
 from rac_jax.retrieval.retriever import Retriever
@@ -136,7 +136,7 @@ class Run:
             training=False,
         )
         found = dataclasses.replace(  # compiled already
-            found, keys_program=before.keys_program, see_program=before.see_program
+            found, keys_program=before.keys_program, see_program=before.see_program, held_out=before.held_out
         )
         counts = _padded(self.class_counts[: self.classes.trained], len(classes))
         return dataclasses.replace(self, dataset=dataset, classes=classes, class_counts=counts, retriever=found)
@@ -266,6 +266,7 @@ def _assembled(
             train_fingerprint=train_fingerprint(),
             training=training,
         )
+        found = dataclasses.replace(found, held_out=None if training else familiarity.read(workdir, e.width))
     make_model = functools.partial(_model, config, classes.trained, e.width if e else 0, tokenizer)
     counts = _padded(counts, len(classes))
     return Run(config, mesh, dataset, classes, counts, found, make_model, nnx.eval_shape(make_model))

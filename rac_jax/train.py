@@ -65,6 +65,7 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
             done = max(first, last)
             on_val = functools.partial(evaluate.of_true, run, state.params, state.stats, "val")
             held_out.keep_coverage(run, done, workdir, on_val=on_val)
+            held_out.keep_keys(run, workdir)
             if evaluated:
                 evaluate.evaluate(run, state.params, state.stats, done, config.eval.split, workdir, board)
 

@@ -21,7 +21,8 @@ from rac_jax.memory import check, store
 
 CLIENTS = 8
 EDITS, BROKEN = 0.10, 0.05  # shares of the requests
-MEASURED = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # shares of a server's requests after which its memory is measured
+MEASURED = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # shares of a server's requests: its memory is the median up to each
+OFTEN = 0.1  # seconds between two measurements; a batch under way needs tens of MB
 SOURCES = ("taught", "other")
 
 # Requests that must be refused: method, path, body, headers, status.
@@ -55,18 +56,17 @@ class Counts:
     kills: int = 0
     lost: int = 0  # requests that a kill left without an answer
     unexpected: list[str] = dataclasses.field(default_factory=list)
-    megabytes: list[list[float]] = dataclasses.field(
-        default_factory=list
-    )  # of each server, after shares of its requests
+    megabytes: list[list[float]] = dataclasses.field(default_factory=list)  # of each server, for parts of its requests
 
     def __str__(self) -> str:
         grown = "; ".join(", ".join(f"{value:.0f}" for value in one) for one in self.megabytes)
+        shares = ", ".join(f"{share:.0%}" for share in MEASURED)
         lines = [
             f"{self.asked} requests, {self.edits} of them confirmed edits, {self.broken} broken; {self.kills} kills, "
             f"{self.lost} requests without an answer because of them",
             f"unexpected answers: {len(self.unexpected)}",
             *self.unexpected[:10],
-            f"MB of each server after {', '.join(f'{share:.0%}' for share in MEASURED)} of its requests: {grown}",
+            f"MB of each server, medians up to {shares} of its requests: {grown}",
         ]
         return "\n".join(lines)
 
@@ -127,8 +127,7 @@ async def _part(
 ) -> None:
     """A server's share of the requests. Unless it is the last, it is killed in the middle of an edit."""
     start, end, alive = counts.asked, counts.asked + requests - CLIENTS, True
-    measured: list[float] = []
-    counts.megabytes.append(measured)
+    measured: list[tuple[float, float]] = []  # share of the requests, MB
 
     async def work() -> None:
         client = Client(server.port)
@@ -141,19 +140,13 @@ async def _part(
                 if alive:
                     counts.unexpected.append(f"no answer: {error!r}")
                 counts.lost += 1
-            if (
-                alive
-                and len(measured) < len(MEASURED) - 1
-                and counts.asked - start > MEASURED[len(measured)] * requests
-            ):
-                measured.append(server.megabytes())
         client.close()
 
     async def kill() -> None:
         nonlocal alive
         while counts.asked < end:
-            await asyncio.sleep(0.001)
-        measured.append(server.megabytes())
+            measured.append(((counts.asked - start) / requests, server.megabytes()))
+            await asyncio.sleep(OFTEN)
         while not last and not expected.under_way:
             await asyncio.sleep(0)
         if not last:
@@ -161,6 +154,14 @@ async def _part(
             server.kill()
 
     await asyncio.gather(kill(), *(work() for _ in range(CLIENTS)))
+    counts.megabytes.append(_medians(measured))
+
+
+def _medians(measured: Sequence[tuple[float, float]]) -> list[float]:
+    """Medians of the values whose share is up to each of MEASURED; without those parts in which there are none."""
+    parts = np.searchsorted(MEASURED, [share for share, _ in measured])
+    values = np.array([value for _, value in measured])
+    return [float(np.median(values[parts == part])) for part in range(len(MEASURED)) if (parts == part).any()]
 
 
 async def _request(

@@ -1,4 +1,4 @@
-"""Sets of labels for a trained run: which held-out images they are made with."""
+"""What a trained run keeps of held-out images: for sets of labels, and to say how familiar an image is."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +7,8 @@ import numpy as np
 
 from rac_jax import config as configs
 from rac_jax.calibration import coverage, on_keys
+from rac_jax.memory import build
+from rac_jax.retrieval import familiarity, feed
 from rac_jax.run import Run
 from rac_jax.runtime import processes
 
@@ -37,4 +39,19 @@ def keep_coverage(run: Run, step: int, workdir: Path, *, on_val: Callable[[], Of
     found = coverage.calibrated(of_true, labels, run.class_rows, step=step, images=images, memory=memory)
     if found and processes.first():
         coverage.write(workdir, found)
+    processes.wait()
+
+
+def keep_keys(run: Run, workdir: Path) -> None:
+    """Keep the keys of some images of the split val, with which others are compared: see retrieval/familiarity.py."""
+    images = len(run.dataset.split("val")) if "val" in run.dataset.splits else 0
+    if run.retriever is None or images < familiarity.FEWEST or (workdir / familiarity.FILE).exists():
+        return
+    some = np.unique(np.linspace(0, images - 1, familiarity.MOST).astype(int))
+    if run.config.train.calibrate_sets and not run.needs_images:  # all keys were computed for the sets of labels
+        keys = feed.keys_of(run.config, run.retriever, run.mesh, run.dataset, "val")[some]
+    else:
+        keys = build.encode_split(run.config, run.dataset.split("val").select(some), run.retriever.encoder, run.mesh)
+    if processes.first():
+        familiarity.write(workdir, keys)
     processes.wait()

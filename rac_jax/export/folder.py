@@ -17,6 +17,7 @@ from rac_jax.evaluate import IMAGES
 from rac_jax.export import card
 from rac_jax.memory import manifest, store
 from rac_jax.memory.manifest import Manifest
+from rac_jax.retrieval import familiarity
 from rac_jax.run import ENCODER, VOCABULARY, memory_folder
 from rac_jax.runtime import files, workdirs
 from rac_jax.weights import tensor_files
@@ -75,8 +76,9 @@ def _copy(
 ) -> None:
     files.write_json(new / record.FILE, dataclasses.asdict(dataclasses.replace(trained_on, root="")))
     shutil.copytree(workdir / "checkpoints" / str(step), new / "checkpoints" / str(step))
-    if (workdir / coverage.FILE).is_file():
-        shutil.copyfile(workdir / coverage.FILE, new / coverage.FILE)
+    for name in (coverage.FILE, familiarity.FILE):
+        if (workdir / name).is_file():
+            shutil.copyfile(workdir / name, new / name)
     for name in ("eval", IMAGES):
         if (workdir / name).is_dir():
             shutil.copytree(workdir / name, new / name, ignore=shutil.ignore_patterns("*.arrow"))

@@ -95,8 +95,11 @@ def keys_only(encode: Encode | See, mesh: Mesh) -> Callable[..., Any]:
 def search_on_host(lookup: Lookup, keys: jax.Array, own: np.ndarray) -> dict[str, np.ndarray]:
     """The answers of the callbacks of `through_host` for this process's keys [b, D], by threads of the host."""
     queries = sharding.shards_of_this_process(keys)
-    with ThreadPoolExecutor(len(queries)) as threads:
-        found = list(threads.map(lookup.callback, queries, np.split(own, len(queries))))
+    if len(queries) == 1:  # by this thread: FAISS starts threads of its own for each new one
+        found = [lookup.callback(queries[0], own)]
+    else:
+        with ThreadPoolExecutor(len(queries)) as threads:
+            found = list(threads.map(lookup.callback, queries, np.split(own, len(queries))))
     tokens, rows, similarities = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return {"tokens": tokens, "rows": rows, "similarities": similarities}
 

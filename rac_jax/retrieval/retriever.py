@@ -35,6 +35,7 @@ class Retriever:
     see_program: Callable[..., dict[str, jax.Array]] | None = (
         None  # as keys_program, with the input of B's upper blocks
     )
+    held_out: np.ndarray | None = None  # [M, D]: keys of images that are not in the memory, for `usual_nearness`
 
     @property
     def memory(self) -> Memory:
@@ -95,8 +96,8 @@ class Retriever:
 
     @functools.cached_property
     def usual_nearness(self) -> np.ndarray:
-        """How near the rows around the memory's own images are: see familiarity.py."""
-        return familiarity.reference(self.lookup)
+        """How near the rows around held-out images are: see familiarity.py."""
+        return familiarity.reference(self.lookup, self.held_out)
 
     @functools.cached_property
     def _times_inside(self) -> np.ndarray:

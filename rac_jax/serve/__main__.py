@@ -4,8 +4,6 @@ Opens a page and an API (its description: /docs) at http://127.0.0.1:8000. Edits
 nothing further; with --host=0.0.0.0, those from other machines need the token that is printed.
 """
 
-import contextlib
-import ctypes
 import ipaddress
 import os
 import secrets
@@ -17,10 +15,9 @@ from absl import app, flags, logging
 
 import rac_jax
 from rac_jax.calibration import coverage
-from rac_jax.runtime import commands
+from rac_jax.runtime import commands, heap
 from rac_jax.runtime.interruption import Interrupted
 
-M_ARENA_MAX = -8  # of malloc.h
 TOKEN = "RAC_JAX_TOKEN"  # an environment variable, so that it is in no list of processes
 
 
@@ -38,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
         raise RuntimeError(f"serving needs further packages ({error.name}): pip install 'rac_jax[serve]'") from error
 
     listening = _listen(given.host, given.port)  # before anything slow
-    _use_one_heap()
+    heap.use_one()
     fields = {"weights_dir": given.weights_dir} if given.weights_dir else {}
     fields |= {"memory.dir": given.memory} if given.memory else {}
     model = rac_jax.load(Path(given.workdir), step=given.step, **fields)
@@ -78,12 +75,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise OSError(f"cannot listen at {host}, port {port} ({reason}); choose another --port") from error
-
-
-def _use_one_heap() -> None:
-    """With a heap for each thread, which is glibc's default, a process that runs for long grows."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _say_where(host: str, port: int, token: str, *, shared: bool) -> None:

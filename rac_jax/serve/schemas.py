@@ -1,6 +1,6 @@
 """The JSON of requests and answers, as the OpenAPI page describes it. Answers are as `predict --json` prints them."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Schema(BaseModel):
@@ -41,7 +41,9 @@ class Answer(Schema):
     probability: float
     voices: dict[str, Vote]
     labels: list[str] | None = None  # with --coverage: a set that holds the true label this often
-    familiarity: float | None = None
+    familiarity: float | None = Field(
+        default=None, description="The share of held-out images whose nearest rows are no nearer than this image's."
+    )
     neighbours: list[Neighbour] | None = None
 
 

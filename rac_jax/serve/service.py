@@ -1,6 +1,7 @@
 """The model behind the routes: images are decoded by threads, answered in batches, and edits made one after another."""
 
 import asyncio
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from rac_jax.memory.manifest import BY_ROW, REMOVED, BadMemory
 from rac_jax.memory.store import Memory
 from rac_jax.memory.view import MemoryView
 from rac_jax.run import Run
+from rac_jax.runtime import heap
 from rac_jax.serve import uploads
 from rac_jax.serve.batching import Batcher
 from rac_jax.serve.guard import Refused
@@ -27,6 +29,7 @@ from rac_jax.serve.uploads import Upload
 MOST_WAITING = 512  # images
 NEARLY_BEST = 0.97  # of the most images a second: a larger batch must be about as fast
 FOLLOWED = 1.0  # seconds between two looks at the memory's folder, which other commands may change
+TRIMMED = 5  # looks between two times that free memory is given back
 NO_MEMORY = "this run has no memory, because none of its voices uses one"
 
 T = TypeVar("T")
@@ -179,9 +182,11 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._decoders, work, *arguments)
 
     async def follow(self) -> None:
-        """Read the memory again when another command has changed it; until cancelled."""
-        while True:
+        """Read the memory again when another command has changed it, and give back what is free; until cancelled."""
+        for second in itertools.count(1):
             await asyncio.sleep(FOLLOWED)
+            if second % TRIMMED == 0:
+                await self.in_thread(heap.trim)
             try:
                 if await asyncio.get_running_loop().run_in_executor(self._editor, self.model.live.refresh):
                     self._measure()

@@ -50,7 +50,16 @@ def test_the_command_exports_a_run_that_answers_elsewhere_and_starts_quickly_aga
 def test_an_export_is_complete_or_absent(trained, tmp_path):
     export.write(trained, tmp_path / "new")
     found = {path.name for path in (tmp_path / "new").iterdir()}
-    assert found == {"README.md", "config.json", "data.json", "checkpoints", "memory", "eval", "coverage.json"}
+    assert found == {
+        "README.md",
+        "config.json",
+        "data.json",
+        "checkpoints",
+        "memory",
+        "eval",
+        "coverage.json",
+        "held_out.npy",
+    }
     assert [path.name for path in (tmp_path / "new" / "checkpoints").iterdir()] == ["20"]
     assert store.read(tmp_path / "new" / "memory").fingerprint == store.read(trained / "memory").fingerprint
     config, before = workdirs.read_config(tmp_path / "new"), workdirs.read_config(trained)

@@ -1,4 +1,4 @@
-"""Familiarity: the rank of an image's nearness among the memory's own images."""
+"""Familiarity: the rank of an image's nearness among held-out images."""
 
 import numpy as np
 import pytest
@@ -26,6 +26,27 @@ def test_the_reference_is_of_the_nearest_other_rows(lookup):
     np.fill_diagonal(cosines, -2)
     expected = np.sort(np.sort(cosines, axis=1)[:, -3:].mean(axis=1))
     np.testing.assert_allclose(familiarity.reference(lookup), expected, rtol=1e-5)
+
+
+def test_the_reference_of_held_out_images_is_of_their_nearest_rows(lookup):
+    stored, held_out = (
+        np.asarray(lookup.memory.keys),
+        np.random.default_rng(1).normal(size=(30, lookup.memory.keys.shape[1])),
+    )
+    expected = np.sort(np.sort(index.unit(held_out) @ stored.T, axis=1)[:, -3:].mean(axis=1))
+    np.testing.assert_allclose(familiarity.reference(lookup, held_out), expected, rtol=1e-5)
+
+
+def test_keys_of_held_out_images_are_kept_with_a_run(tmp_path):
+    assert familiarity.read(tmp_path, 4) is None
+    keys = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    familiarity.write(tmp_path, keys)
+    np.testing.assert_array_equal(familiarity.read(tmp_path, 4), keys)
+    with pytest.raises(ValueError, match=r"held_out\.npy is damaged .*not of keys with 5 numbers"):
+        familiarity.read(tmp_path, 5)
+    (tmp_path / familiarity.FILE).write_bytes((tmp_path / familiarity.FILE).read_bytes()[:500])
+    with pytest.raises(ValueError, match="is damaged"):
+        familiarity.read(tmp_path, 4)
 
 
 def test_an_image_of_the_memory_is_familiar_and_an_opposite_one_is_not(lookup):

@@ -52,7 +52,7 @@ function familiarity(answer) {
   const low = answer.familiarity < UNFAMILIAR;
   const text = low
     ? "Nothing in the memory is much like this picture. Do not rely on the answer."
-    : `Nearer to the memory than ${percent(answer.familiarity)} of its own images are to each other.`;
+    : `Nearer to the memory than ${percent(answer.familiarity)} of held-out images are.`;
   return make("p", { class: low ? "familiarity low" : "familiarity muted" }, text);
 }
 
