@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "fit", "load"]
 
+starting.use_huge_pages()
 starting.guard_imports()
 
 

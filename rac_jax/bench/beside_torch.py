@@ -1,8 +1,9 @@
 """Our models compared with the same models in PyTorch, on the CPU in float32, each in a process of its own.
 
 Needs torch and timm, which are in no requirements file of this project. The two processes take turns, each with its
-default threads and heap. The models have their full depth: our last block computes only the row that is used, which
-would be an unfair advantage in a model of few blocks.
+default threads and heap: ours has huge pages, as all commands of this project (`runtime/starting.py`), PyTorch's has
+not. The models have their full depth: our last block computes only the row that is used, which would be an unfair
+advantage in a model of few blocks.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from flax import nnx
 
 from rac_jax import models
 from rac_jax.bench.race import median, race, ratio
+from rac_jax.runtime import starting
 from rac_jax.weights import parameters
 
 BATCH = 8
@@ -39,10 +41,13 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Print the table alone; it is also the last one of `bench step`."""
     parser = argparse.ArgumentParser("rac_jax.bench torch", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    print_table(parser.parse_args(arguments).rounds)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--same-heap", action="store_true", help="huge pages for PyTorch as well")
+    given = parser.parse_args(arguments)
+    print_table(given.rounds, given.models, same_heap=given.same_heap)
 
 
-def print_table(rounds: int) -> None:
+def print_table(rounds: int, wanted: Sequence[str] = tuple(MODELS), *, same_heap: bool = False) -> None:
     """Times of forward, and of forward and backward, in turns."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing or jax.default_backend() != "cpu":
@@ -50,8 +55,10 @@ def print_table(rounds: int) -> None:
         print(f"\ncomparison with PyTorch skipped: {why}")
         return
     print(f"\n{f'beside PyTorch, batch {BATCH}':<60}{'ours, ms':>10}{'torch, ms':>11}{'ratio':>8}")
-    for model, name in MODELS.items():
-        with _process("ours", model) as ours, _process("torch", model) as theirs:
+    huge = {name: value for name, value in os.environ.items() if name == starting.HEAP}
+    for model in wanted:
+        name, their_heap = MODELS[model], huge if same_heap else {}
+        with _process("ours", model, huge) as ours, _process("torch", model, their_heap) as theirs:
             for number, what in enumerate(WORKS):
                 turns = {"ours": lambda n=number: ours(n), "torch": lambda n=number: theirs(n)}
                 times = race(turns, rounds, name)
@@ -60,13 +67,15 @@ def print_table(rounds: int) -> None:
 
 
 @contextlib.contextmanager
-def _process(side: str, model: str) -> Iterator[Callable[[int], None]]:
+def _process(side: str, model: str, heap: dict[str, str]) -> Iterator[Callable[[int], None]]:
     """A process with this model; a call runs one of its WORKS, by number, and waits for it."""
     # Ours starts as the commands do: that module sets what jax reads from the environment.
     first = "import rac_jax.runtime.commands; " if side == "ours" else ""
     program = f"{first}from rac_jax.bench import beside_torch; beside_torch.serve({side!r}, {model!r})"
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+    environment = {name: value for name, value in os.environ.items() if name != starting.HEAP} | heap
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
         asked, said = process.stdin, process.stdout
         assert asked is not None and said is not None
 

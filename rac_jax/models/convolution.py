@@ -5,6 +5,7 @@ its sums over all pixels are slow too. `depthwise` therefore has its own forward
 """
 
 import functools
+import itertools
 from typing import Any, Literal, TypeVar
 
 import jax
@@ -142,18 +143,42 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> jax.Arr
     return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, pads, dimension_numbers=order)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def depthwise(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> jax.Array:
-    """[B, H, W, C] with one [k, k] kernel a channel, [k, k, C], to [B, H', W', C]."""
+    """[B, H, W, C] with one [k, k] kernel a channel, [k, k, C], to [B, H', W', C].
+
+    Taps that meet only zeros are cut off: on an image of 2 × 2 pixels these are 16 of the 25 of a 5 × 5 kernel.
+    """
+    parts, inner = [], []
+    for length, size, (before, after) in zip(x.shape[1:3], kernel.shape[:2], pads, strict=True):
+        last = (length + before + after - size) // stride * stride  # where the last output begins
+        first, stop = max(0, before - last), min(size, length + before)
+        parts.append(slice(first, stop))
+        inner.append((before - first, after - (size - stop)))
+    return _depthwise(x, kernel[tuple(parts)], stride, tuple(inner))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _depthwise(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> jax.Array:
     padded = jnp.pad(x, ((0, 0), *pads, (0, 0)))
     height, width = _output_size(x, kernel, stride, pads)
-    return _sum_of_taps(padded, kernel, stride, height, width)
+    # Without the barrier XLA tests for the border again for each tap.
+    padded = jax.lax.optimization_barrier(padded)
+    terms = (_tap(padded, i, j, stride, height, width) * _weights(kernel, i, j) for i, j in _taps(kernel))
+    return functools.reduce(jnp.add, terms)
 
 
 def _output_size(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> tuple[int, int]:
-    size = kernel.shape[0]
-    height, width = ((n + sum(p) - size) // stride + 1 for n, p in zip(x.shape[1:3], pads, strict=True))
+    sizes = zip(x.shape[1:3], kernel.shape[:2], pads, strict=True)
+    height, width = ((length + sum(pad) - size) // stride + 1 for length, size, pad in sizes)
     return height, width
+
+
+def _taps(kernel: jax.Array) -> list[tuple[int, int]]:
+    return list(itertools.product(range(kernel.shape[0]), range(kernel.shape[1])))
+
+
+def _weights(kernel: jax.Array, i: int, j: int) -> jax.Array:
+    return kernel[i, j][None, None, None, :]
 
 
 def _tap(padded: jax.Array, i: int, j: int, stride: int, height: int, width: int) -> jax.Array:
@@ -163,20 +188,8 @@ def _tap(padded: jax.Array, i: int, j: int, stride: int, height: int, width: int
     return jax.lax.slice(padded, (0, i, j, 0), stop, (1, stride, stride, 1))
 
 
-def _sum_of_taps(padded: jax.Array, kernel: jax.Array, stride: int, height: int, width: int) -> jax.Array:
-    # Without the barrier XLA tests for the border again for each tap.
-    padded = jax.lax.optimization_barrier(padded)
-    size = kernel.shape[0]
-    terms = (
-        _tap(padded, i, j, stride, height, width) * kernel[i, j][None, None, None, :]
-        for i in range(size)
-        for j in range(size)
-    )
-    return functools.reduce(jnp.add, terms)
-
-
 def _depthwise_forward(x: jax.Array, kernel: jax.Array, stride: int, pads: Any) -> Any:
-    return depthwise(x, kernel, stride, pads), (x, kernel)
+    return _depthwise(x, kernel, stride, pads), (x, kernel)
 
 
 def _depthwise_backward(stride: int, pads: Any, kept: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -185,15 +198,42 @@ def _depthwise_backward(stride: int, pads: Any, kept: Any, g: jax.Array) -> tupl
 
 
 def _image_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g: jax.Array) -> jax.Array:
-    """The convolution of g, dilated by the stride, with the rotated kernel."""
-    size = kernel.shape[0]
-    around = [(0, 0, 0)]
-    for axis in (1, 2):
-        before = size - 1 - pads[axis - 1][0]
-        spread = (g.shape[axis] - 1) * stride + 1
-        around.append((before, x.shape[axis] + size - 1 - before - spread, stride - 1))
-    padded = jax.lax.pad(g, jnp.zeros((), g.dtype), (*around, (0, 0, 0)))
-    return _sum_of_taps(padded, kernel[::-1, ::-1], 1, x.shape[1], x.shape[2])
+    """For each pixel the sum over the outputs that it is part of.
+
+    With a stride of 2, pixels of even and odd rows and columns meet different taps. They are computed as four images,
+    which are interleaved at the end.
+    """
+    batch, channels = x.shape[0], x.shape[-1]
+    height, width = (-(-length // stride) for length in x.shape[1:3])
+    rows, columns = (_meetings(kernel.shape[axis], stride, pads[axis][0]) for axis in (0, 1))
+    around = [_zeros_around(*sizes) for sizes in ((rows, height, g.shape[1]), (columns, width, g.shape[2]))]
+    padded = jax.lax.optimization_barrier(jnp.pad(g, ((0, 0), *around, (0, 0))))
+
+    def image(row: int, column: int) -> jax.Array:
+        terms = []
+        for (i, down), (j, right) in itertools.product(rows[row], columns[column]):
+            top, left = down + around[0][0], right + around[1][0]
+            met = jax.lax.slice(padded, (0, top, left, 0), (batch, top + height, left + width, channels))
+            terms.append(met * _weights(kernel, i, j))
+        return functools.reduce(jnp.add, terms)
+
+    if stride == 1:
+        return image(0, 0)
+    images = [jnp.stack([image(row, column) for column in range(stride)], axis=3) for row in range(stride)]
+    whole = jnp.stack(images, axis=2).reshape(batch, height * stride, width * stride, channels)
+    return whole[:, : x.shape[1], : x.shape[2]]
+
+
+def _meetings(size: int, stride: int, before: int) -> list[list[tuple[int, int]]]:
+    """For pixels at each remainder by the stride: the taps that meet them, and in which output, relative to theirs."""
+    taps = [[(i, remainder + before - i) for i in range(size)] for remainder in range(stride)]
+    return [[(i, distance // stride) for i, distance in of_one if distance % stride == 0] for of_one in taps]
+
+
+def _zeros_around(meetings: list[list[tuple[int, int]]], length: int, outputs: int) -> tuple[int, int]:
+    """How far the outputs that `length` pixels of each remainder meet go beyond the first and the last."""
+    shifts = [shift for of_one in meetings for _, shift in of_one]
+    return max(0, -min(shifts)), max(0, length + max(shifts) - outputs)
 
 
 def _kernel_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g: jax.Array) -> jax.Array:
@@ -203,8 +243,7 @@ def _kernel_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g:
     slow on CPUs. A loop over taps would compile in half the time, but its slices are not vectorised: it takes 3 to 7
     times as long. Examples are summed at the end, so that there is one sum over devices.
     """
-    size, channels = kernel.shape[0], kernel.shape[-1]
-    batch, height, width, _ = g.shape
+    batch, height, width, channels = g.shape
     padded = jax.lax.optimization_barrier(jnp.pad(x, ((0, 0), *pads, (0, 0))))
     fold = max(n for n in range(1, 9) if height % n == 0)
     ones = jnp.ones((batch, (height // fold) * width), g.dtype)
@@ -215,11 +254,11 @@ def _kernel_gradient(x: jax.Array, kernel: jax.Array, stride: int, pads: Any, g:
         rows = jax.lax.optimization_barrier(rows.reshape(batch, -1, channels))
         return jnp.einsum("bn,bnc->bc", ones, rows, preferred_element_type=jnp.float32)
 
-    sums = jnp.sum(jnp.stack([tap(i, j) for i in range(size) for j in range(size)]), axis=1)
+    sums = jnp.sum(jnp.stack([tap(i, j) for i, j in _taps(kernel)]), axis=1)
     return sums.reshape(kernel.shape).astype(kernel.dtype)
 
 
-depthwise.defvjp(_depthwise_forward, _depthwise_backward)
+_depthwise.defvjp(_depthwise_forward, _depthwise_backward)
 
 
 @jax.custom_vjp
