@@ -7,7 +7,9 @@ import pytest
 from PIL import Image
 
 import rac_jax
+from rac_jax import config as configs
 from rac_jax import data, predict
+from rac_jax.api import fitting
 from rac_jax.config import ConfigError
 from rac_jax.data.decode import BadImage
 from rac_jax.data.sets import digits
@@ -229,6 +231,16 @@ def test_one_image_of_each_class_is_enough():
     assert [answer["label"] for answer in model.predict(images)] == ["a", "b", "c"]
     with pytest.raises(ValueError, match="no images were held out for evaluation"):
         model.evaluate()
+
+
+def test_every_config_field_can_be_given_by_both_of_its_names():
+    defaults = fitting.default_config()
+    for name in configs.names(defaults):
+        value = configs.field(defaults, name)
+        for spelling in (name, name.replace(".", "__")):
+            config = fitting.default_config()
+            assert fitting.set_fields(config, {spelling: value}) == {name}
+            assert configs.field(config, name) == value
 
 
 def test_fields_that_do_not_exist_or_have_another_type_are_named():
