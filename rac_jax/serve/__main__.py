@@ -40,11 +40,14 @@ def main(argv: Sequence[str]) -> None:
     fields |= {"memory.dir": given.memory} if given.memory else {}
     model = rac_jax.load(Path(given.workdir), step=given.step, **fields)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    writable = _is_writable(model)
+    if not writable:
+        print("the memory cannot be written here: no edits", flush=True)
     rules = Rules(
         token=token,
         names=tuple(name.lower() for name in given.names),
         most_bytes=round(1e6 * given.most_megabytes),
-        read_only=given.read_only,
+        read_only=given.read_only or not writable,
     )
     sets = coverage.require(model.workdir, model.step).at(given.coverage) if given.coverage is not None else None
     service = Service(model, most_batch=given.batch, most_pixels=round(1e6 * given.most_megapixels), sets=sets)
@@ -67,6 +70,12 @@ def main(argv: Sequence[str]) -> None:
         pass
     finally:
         service.close()
+
+
+def _is_writable(model: rac_jax.Model) -> bool:
+    """Whether edits of the memory could be saved; True without a memory, which has nothing to edit."""
+    retriever = model.live.answering.run.retriever
+    return retriever is None or os.access(retriever.memory.folder, os.W_OK)
 
 
 def _listen(host: str, port: int) -> socket.socket:

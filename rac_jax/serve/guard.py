@@ -73,7 +73,7 @@ class Rules:
         if path in READING:
             return
         if self.read_only:
-            raise Refused(403, "this server does not edit its memory (--read_only)")
+            raise Refused(403, "this server does not edit its memory")
         if not _is_local(client, headers) and not self._has_token(headers):
             raise Refused(401, "editing from another machine needs the token that the server printed")
 

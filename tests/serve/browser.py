@@ -35,7 +35,7 @@ class Browser:
         body = json.dumps(values).encode() if method == "POST" else None
         request = urllib.request.Request(self._address + path, body, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=300) as response:
                 return json.load(response)["value"]
         except urllib.error.HTTPError as error:
             raise AssertionError(json.load(error)["value"]["message"]) from None
@@ -59,7 +59,7 @@ class Browser:
     def text(self, selector):
         return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
 
-    def wait(self, script, *arguments, seconds=20):
+    def wait(self, script, *arguments, seconds=120):
         """Until the script's value is true; the value."""
         end = time.monotonic() + seconds
         while not (found := self.run(script, *arguments)):
@@ -127,7 +127,8 @@ def opened():
 
 
 def _wait_for(outside):
-    for _ in range(200):
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
         with contextlib.suppress(OSError):
             outside.ask("GET", "/status")
             return

@@ -54,7 +54,7 @@ class Client:
         self.port = port
 
     def raw(self, method, path, body=None, **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         with contextlib.closing(connection):
             names = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, names)
@@ -80,12 +80,11 @@ class Client:
 def serving(model, *, sets=None, **rules):
     """A server in a thread; yields a client and the service."""
     service = Service(model, most_batch=8, most_pixels=1_000_000, sets=sets)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
     built = app.create(service, Rules(token=TOKEN, **{"most_bytes": 500_000, **rules}))
     server = uvicorn.Server(uvicorn.Config(built, port=port, log_level="error", access_log=False, server_header=False))
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
         while not server.started:
@@ -95,6 +94,7 @@ def serving(model, *, sets=None, **rules):
     finally:
         server.should_exit = True
         thread.join()
+        listening.close()
         service.close()
 
 

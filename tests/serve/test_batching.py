@@ -39,7 +39,8 @@ def test_requests_join_while_a_batch_is_answered():
         asked = [asyncio.create_task(batcher.ask(image(number))) for number in range(14)]
         while not batches:
             await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        while not all(task.get_coro().cr_await for task in asked):  # each waits for its answer
+            await asyncio.sleep(0.001)
         asked[13].cancel()
         go_on.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
@@ -69,18 +70,26 @@ def test_an_error_reaches_everybody_in_the_batch_and_the_next_batch_is_answered(
 
 
 def test_too_many_waiting_requests_are_refused():
-    go_on = threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def answers(pixels):
+        begun.set()
+        go_on.wait()
+        return ["fine"] * len(pixels)
 
     async def ask():
-        batcher = Batcher(lambda pixels: [go_on.wait()] * len(pixels), [1], most_waiting=2)
-        asked = [asyncio.create_task(batcher.ask(image(0))) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        asked.append(asyncio.create_task(batcher.ask(image(0))))
-        await asyncio.sleep(0.05)
+        batcher = Batcher(answers, [1], most_waiting=2)
+        asked = [asyncio.create_task(batcher.ask(image(0)))]
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        asked += [asyncio.create_task(batcher.ask(image(0))) for _ in range(2)]
+        while batcher.waiting < 2:
+            await asyncio.sleep(0.001)
         with pytest.raises(Busy, match="2 images are waiting already"):
             await batcher.ask(image(0))
         go_on.set()
-        await asyncio.gather(*asked, return_exceptions=True)
+        found = await asyncio.gather(*asked)
         batcher.close()
+        return found
 
-    asyncio.run(ask())
+    assert asyncio.run(ask()) == ["fine"] * 3

@@ -1,5 +1,6 @@
 """The command itself."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 
+import rac_jax
 from rac_jax.bench.client import Server
 from tests.serve.conftest import Client, pixels
 
@@ -21,15 +23,25 @@ def test_it_serves_until_it_is_told_to_stop(workdir, monkeypatch):
         assert client.predict(pixels(1, 1)[0])["label"] == "the 1"
         assert client.get("/api/run")["editable"] is False
         command = [sys.executable, "-m", "rac_jax.serve", f"--workdir={workdir}", f"--port={server.port}"]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert second.returncode == 1
         assert second.stderr == (
             f"error: cannot listen at 127.0.0.1, port {server.port} (Address already in use); choose another --port\n"
         )
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(timeout=30) == 0
+        assert server.process.wait(timeout=120) == 0
     finally:
         server.kill()
+
+
+def test_a_memory_that_cannot_be_written_is_not_edited(workdir, monkeypatch):
+    from rac_jax.serve import __main__ as command
+
+    model = rac_jax.load(workdir, mesh__data=1)
+    assert command._is_writable(model)
+    folder = model.live.answering.run.retriever.memory.folder
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (folder, os.W_OK))
+    assert not command._is_writable(model)
 
 
 def test_a_port_that_is_taken_is_noticed_before_anything_slow():
