@@ -64,6 +64,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     )
     c.model.weights = ConfigDict()  # of the voices in fusion "sum"; only their ratios matter
     c.model.weights.update(base=1.0, text=1.0, vote=0.5, prototype=1.0)
+    c.model.sharpness = 1.0  # of fusion "sum": a factor of its logits; below 1 the answer is less certain
     c.model.base = _encoder("vit_b16")  # B, trained; the name "keys" means B = E: its head reads E's keys
     c.model.encoder = _encoder("vit_b16")  # E, frozen
     c.model.text = _encoder("clip_text")  # T, trained

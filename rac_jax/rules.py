@@ -130,6 +130,7 @@ RULES: dict[str, Rule] = {
     "model.prototype.scale": _above_0(1e4),
     "model.prototype.rank": _integer(0, 2**14),
     **{f"model.{role}.{name}": rule for role in ("base", "encoder", "text") for name, rule in ENCODER.items()},
+    "model.sharpness": _above_0(1e4),
     "model.head": _choice("linear", "cosine"),
     "model.head_scale": _above_0(1e4),
     "model.head_start": _choice("random", "means", "text"),

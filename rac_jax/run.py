@@ -303,6 +303,7 @@ def _model(config: ConfigDict, num_classes: int, key_width: int, tokenizer: Toke
         speaking=configs.voices(config),
         fusion=m.fusion,
         weights=tuple(m.weights[voice] for voice in configs.voices(config)),
+        sharpness=m.sharpness,
         scale=m.scale,
         temperature=m.vote.temperature,
         tau=m.vote.tau,

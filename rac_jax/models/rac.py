@@ -55,6 +55,7 @@ class VoiceSettings:
     speaking: tuple[str, ...] = ("base", "text")
     fusion: str = "paper"  # paper | sum
     weights: tuple[float, ...] = (1.0, 1.0)  # of the voices in the sum; only their ratios matter
+    sharpness: float = 1.0  # a factor of the sum
     scale: str = "sqrt"  # of the paper's fusion: paper | sqrt | learned
     temperature: float = 0.05
     tau: float = 1.0
@@ -184,7 +185,8 @@ class RAC(nnx.Module):
             memory = _mean([answers[voice] for voice in reading], [weights[voice] for voice in reading])
             memory = _with_offset(memory, knowledge, self.num_classes)
             answers |= dict.fromkeys(reading, memory)
-        return _mean([voices.extended(answer, memory) for answer in answers.values()], list(weights.values()))
+        total = _mean([voices.extended(answer, memory) for answer in answers.values()], list(weights.values()))
+        return self.settings.sharpness * total
 
     def with_paper(self, logits: Logits) -> Logits:
         """The logits and, beside a sum of base, text and others, what the paper's fusion of base and text answers."""

@@ -128,6 +128,8 @@ def test_fused_logits_are_a_weighted_sum_of_log_probabilities_and_new_classes_ha
     base = np.concatenate([share[:, :2].sum(axis=1, keepdims=True) * jax.nn.softmax(logits["base"]), share[:, 2:]], 1)
     np.testing.assert_allclose(base.sum(axis=1), 1.0, rtol=1e-5)  # base decides among the classes that it knows
     np.testing.assert_allclose(logits["rac"], (np.log(base) + 1.5 * memory) / 2.5, rtol=1e-4)
+    sharper = model(("base", "vote", "prototype"), sharpness=0.8)(None, found, known)["rac"]
+    np.testing.assert_allclose(sharper, 0.8 * logits["rac"], rtol=1e-5)
 
 
 def test_new_classes_have_an_offset_though_every_voice_knows_them():
