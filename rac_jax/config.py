@@ -171,11 +171,12 @@ def instant(c: ConfigDict) -> None:
     The values were chosen on held-out training images of CIFAR-100-LT (EfficientNet-Lite0, 128 pixels).
     """
     c.model.voices, c.model.fusion = "vote+prototype", "sum"
+    c.model.weights.vote = 0.75
     c.model.prototype.rank = 32
     c.model.dtype = "float32"
     c.memory.k, c.memory.lookup = 50, "cached"
     c.loss.smoothing = 0.0
-    c.optim.update(name="sgd", learning_rate=0.05, min_learning_rate=0.0, warmup_epochs=0.0, weight_decay=0.015)
+    c.optim.update(name="sgd", learning_rate=0.05, min_learning_rate=0.0, warmup_epochs=0.0, weight_decay=0.01)
     c.optim.clip = 1e3
     c.train.update(batch_size=128, epochs=20.0, calibrate_new=True)
 
