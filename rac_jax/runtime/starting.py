@@ -23,9 +23,10 @@ ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/vfio/0")  # G
 def use_huge_pages() -> None:
     """Start the command again, in the same process, with a heap of huge pages.
 
-    XLA allocates the temporary arrays of a step anew in each step. With pages of 4 kB, half the time of a step of
-    EfficientNet-Lite0 goes into page faults. glibc reads the setting only when a process starts. Nothing is done if
-    the user has set GLIBC_TUNABLES, if Linux gives huge pages to all processes or to none, and on accelerators.
+    XLA allocates the temporary arrays anew in each step. With pages of 4 kB, 40 % of the CPU time of a step of
+    EfficientNet-Lite0 goes into page faults (RESULTS.md). glibc reads the setting only when a process starts. Nothing
+    is done if the user has set GLIBC_TUNABLES, if Linux gives huge pages to all processes or to none, and on
+    accelerators.
     """
     if _is_command() and wants_huge_pages(os.environ):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, HEAP: HUGE_PAGES})
