@@ -77,7 +77,6 @@ def _small(c: ConfigDict) -> None:
     c.data.randaugment_layers = 0
     c.data.workers = 0
     c.model.text.update(width=64, depth=2, heads=4, projection=64)
-    c.model.scale = "learned"  # √L/2 is too small a scale for the tail in so few steps, L/2 rather too large
     c.model.dtype = "float32"
     c.memory.lookup = "cached"
     c.optim.frozen = r"base\.(stem|blocks\.([0-9]|10)\.)"

@@ -64,7 +64,6 @@ def get_config(variant: str = "") -> ConfigDict:
 def _paper(c: ConfigDict) -> None:
     """The paper's RAC in a budget for a CPU."""
     c.data.randaugment_layers = 0
-    c.model.scale = "learned"
     c.optim.learning_rate = 3e-4
     c.optim.warmup_epochs = 2.0
     c.train.batch_size = 32

@@ -74,7 +74,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     # model.prompt for each class: B is CLIP's image tower, model.text its text tower, with the same weights)
     c.model.head_start = "random"
     c.model.prompt = "a photo of a {}."  # head_start "text": {} stands for the class
-    c.model.scale = "sqrt"  # of fusion "paper": paper (L/2) | sqrt (√L/2) | learned
+    c.model.scale = "learned"  # of fusion "paper": paper (L/2) | sqrt (√L/2) | learned, from √L/2 on
     c.model.vote = ConfigDict()
     c.model.vote.temperature = 0.05  # a neighbour's weight is exp(similarity / temperature)
     c.model.vote.tau = 1.0  # votes are divided by (rows of the class)^tau

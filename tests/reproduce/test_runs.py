@@ -52,7 +52,8 @@ def test_rows_of_several_tables_share_a_run_and_no_two_of_one_table_do(tmp_path)
         return experiment.workdir(TABLES[table], row_of(table, name), 0).relative_to(tmp_path)
 
     assert str(folder("main", "RAC")).startswith("main/as_configured/seed_0-")
-    assert folder("tau", "τ = 1") == folder("reweighting", "none") == folder("fusion", "sqrt") == folder("main", "RAC")
+    same = {folder(*row) for row in (("tau", "τ = 1"), ("reweighting", "none"), ("fusion", "learned"), ("main", "RAC"))}
+    assert len(same) == 1
     assert str(folder("k", "k = 10")).startswith("main/memory.k_10_model.voices_text/seed_0-")
     assert folder("k", "k = 30") == folder("main", "retrieval, LACE") == folder("voices", "text")
     assert folder("edit", "trained on 100 %") == folder("new", "trained on all classes")
