@@ -139,13 +139,9 @@ def _results(name: str, table: Table, experiment: Experiment) -> results.Results
     if table.kind == "main" and (learned := curves.plot(_curves(table, complete, experiment), table.title)):
         plots.save(folder / f"{name}_curves.png", plots.png(learned))
     accuracy = f"accuracy on {experiment.split} in %, " if table.columns else ""
-    tqdm.write(f"{table.title}: {accuracy}mean ± standard deviation over {_seeds()}\n\n{text}")
+    tqdm.write(f"{table.title}: {accuracy}mean ± standard deviation over {rendering.seeds(SEEDS.value)}\n\n{text}")
     tqdm.write(f"wrote {folder / name}.md")
     return found
-
-
-def _seeds() -> str:
-    return "one seed" if SEEDS.value == 1 else f"{SEEDS.value} seeds"
 
 
 def _curves(table: Table, rows: list[Row], experiment: Experiment) -> dict[str, list[curves.Curve]]:

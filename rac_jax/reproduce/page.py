@@ -20,7 +20,7 @@ def make(experiment: Experiment, done: Done, seeds: int) -> str:
     command = f"python -m rac_jax.reproduce TABLE {shlex.join(experiment.flags)} --seeds={seeds}"
     if experiment.split != "test":
         command += f" --split={experiment.split}"
-    count = "one seed" if seeds == 1 else f"{seeds} seeds"
+    count = rendering.seeds(seeds)
     about = f"Config {experiment.config.name}, split {experiment.split}, {count}: mean ± standard deviation."
     parts = [f"<h1>{html.escape(title)}</h1><p>{html.escape(about)}</p><pre>{html.escape(command)}</pre>"]
     parts.append(_contents({name: table for name, (table, _) in done.items()}))

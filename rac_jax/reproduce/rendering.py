@@ -42,3 +42,8 @@ def _html_row(line: Sequence[str]) -> str:
     paper = [cell for cell in line[2:] if cell]
     reason = f'<td class="reason" colspan="{len(line) - 1 - len(paper)}">{line[1]}</td>'
     return f"<td>{line[0]}</td>{reason}" + "".join(f"<td>{cell}</td>" for cell in paper)
+
+
+def seeds(number: int) -> str:
+    """How many runs a figure is the mean of, in words."""
+    return "one seed" if number == 1 else f"{number} seeds"
