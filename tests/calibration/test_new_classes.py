@@ -6,10 +6,21 @@ from rac_jax.calibration import new_classes
 def test_the_offset_with_the_best_mean_over_classes_is_chosen():
     logits = np.array([[2.0, 0.0, 3.0]] * 4 + [[0.0, 2.0, 3.0]] + [[0.0, 0.0, 1.5]] * 2)  # class 2 is new
     labels = np.array([0, 0, 0, 0, 1, 2, 2])
-    found = new_classes.best(new_classes.accuracies(logits, labels, trained=2))
+    found = new_classes.best(*new_classes.accuracies(logits, labels, trained=2))
     assert -1.5 < found < -1.0  # below −1 the trained classes win, above −1.5 the new one keeps its images
     right = (logits + found * np.array([0, 0, 1])).argmax(axis=1) == labels
     assert right.all()
+
+
+def test_the_trained_classes_lose_little():
+    logits = np.array([[1.0, 0.0, 0.5 + number] for number in range(4)] + [[0.0, 0.0, 0.0]] * 4)  # class 2 is new
+    labels = np.array([0] * 4 + [2] * 4)
+    scores, lost = new_classes.accuracies(logits, labels, trained=2)
+    np.testing.assert_allclose(lost[new_classes.OFFSETS == 0], 0.75)  # the new class takes three images of class 0
+    np.testing.assert_allclose(scores[new_classes.OFFSETS == 0.25], (0.25 + 1) / 2)
+    found = new_classes.best(scores, lost)
+    assert found == np.mean(new_classes.OFFSETS[lost == 0])
+    assert found < new_classes.OFFSETS[scores.argmax()]  # which is better for all classes together
 
 
 def test_some_images_of_each_class_are_held_out_and_one_is_left():
