@@ -12,7 +12,7 @@ from rac_jax.reproduce.runs import Result
 from rac_jax.reproduce.table import Row, Table
 
 COLOURS = {"all": "#222222", "many": "#1f77b4", "medium": "#ff7f0e", "few": "#2ca02c"}
-MARKERS = {"all": "o", "few": "s"}  # of a plot by minutes
+MARKERS, FILLED = {"all": "o", "few": "s"}, {"all": "full", "few": "none"}  # of a plot by minutes
 NAME = 48  # characters of a row's name
 
 
@@ -107,23 +107,18 @@ def _plot_across(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
 
 
 def _plot_by(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
-    """A point per row for all classes and one for the few, at the place that the measure gives, on a log axis."""
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    """A colour per row: a point for all classes and one for the few, at the place that the measure gives; log axis."""
+    figure = Figure(figsize=(8.5, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for row in rows:
-        place, found = _point(results[row.name], table.by), results[row.name]
-        points = {column: point for column in MARKERS if (point := _point(found, column))}
-        if not place or not points:
-            continue
-        for column, point in points.items():
-            at, colour = (place[0], point[0]), COLOURS[column]
-            axes.errorbar(*at, xerr=place[1], yerr=point[1], fmt=MARKERS[column], color=colour, capsize=2)
-        heights = [point[0] for point in points.values()]
-        axes.vlines(place[0], min(heights), max(heights), color="#888888", linewidth=0.8, linestyle=":")
-        above = (place[0], max(heights))
-        axes.annotate(label(row.name, NAME), above, xytext=(4, 5), textcoords="offset points", fontsize=8)
     for column, marker in MARKERS.items():
-        axes.plot([], [], marker, color=COLOURS[column], label=column)
+        axes.plot([], [], marker, color=COLOURS["all"], fillstyle=FILLED[column], label=column)
+    for number, row in enumerate(rows):
+        place, found, name = _point(results[row.name], table.by), results[row.name], label(row.name, NAME)
+        for column, marker in MARKERS.items():
+            if place and (point := _point(found, column)):
+                style = {"color": f"C{number}", "fillstyle": FILLED[column], "capsize": 2, "elinewidth": 0.8}
+                axes.errorbar(place[0], point[0], xerr=place[1], yerr=point[1], fmt=marker, label=name, **style)
+                name = ""  # one line in the legend
     _label(axes, table)
     axes.set_xscale("log")
     ticks = _ticks(axes.get_xlim())

@@ -147,4 +147,5 @@ def test_a_plot_by_minutes_has_a_point_per_row():
     axes = figures.plot(table, found).axes[0]
     points = [line.get_xydata()[0].tolist() for line in axes.lines if len(line.get_xydata())]
     assert [1.0, 50.0] in points and [30.0, 60.0] in points and [1.0, 40.0] in points
-    assert axes.get_xscale() == "log" and [text.get_text() for text in axes.texts] == ["a", "b"]  # once for both points
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert axes.get_xscale() == "log" and legend == ["all", "few", "a", "b"]  # each row once for both points
