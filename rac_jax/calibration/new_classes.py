@@ -19,7 +19,7 @@ from rac_jax.run import Run
 FOLDS = 5  # of the classes, each of which is left out once: a single draw gave −1.5 to −3.5 on CIFAR-100-LT
 HELD_OUT = 0.2  # share of each class's images
 OFFSETS = np.arange(-8.0, 2.01, 0.25)
-MOST_LOST = 0.025  # of the accuracy of trained classes, when others are added
+MOST_LOST = 0.03  # of the accuracy of trained classes, when others are added
 
 
 def offset(run: Run) -> float:
