@@ -16,7 +16,8 @@ that way, give the --config.
 WHAT is folder:DIR (DIR/<class>/<image>), list:FILE (lines `path label`, with --classes=FILE, a name on each line),
 table:FILE (.csv, .jsonl or .parquet with the columns path and caption, label, or both), tfds:NAME, keys:FILE.npy (with
 --texts=FILE, a line for each key or a table, and perhaps --labels=FILE), or another data set that config.data.name
-takes. The name of a class identifies it, whichever source it comes from.
+takes. The data set of the run beside the memory is divided into splits as the run did. The name of a class identifies
+it, whichever source it comes from.
 """
 
 import sys
@@ -26,7 +27,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 from PIL import Image
 
@@ -37,7 +38,7 @@ from rac_jax.memory.manifest import BadMemory, Manifest
 from rac_jax.report import pictures, tables
 from rac_jax.retrieval import encoder as encoders
 from rac_jax.run import with_own_files
-from rac_jax.runtime import commands, files
+from rac_jax.runtime import commands, files, workdirs
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
 MEMORY = flags.DEFINE_string("memory", None, "The memory's folder.")
@@ -55,6 +56,7 @@ QUERIES = flags.DEFINE_integer("queries", 200, "With check: how many rows are lo
 OUT = flags.DEFINE_string("out", "", "With search: a .png or .jpg to show the neighbours in.")
 
 PICTURES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}  # kinds of --out
+DIVIDED_BY = ("seed", "imbalance", "images")  # fields of config.data that decide which images a split has
 LONGEST = 60  # characters of a text that search shows
 
 
@@ -89,6 +91,7 @@ def _add(folder: Path, _: list[str]) -> None:
     if not kind:
         raise app.UsageError(f"add needs --from=: {sources.KINDS}")
     config = _config(folder)
+    _split_as_the_run(config, folder, kind)
     given = {"root": ROOT.value, "split": SPLIT.value, "classes": CLASSES.value}
     content = sources.read(config, kind, **given, texts=TEXTS.value, labels=LABELS.value)
     mesh = sharding.make_mesh(config)
@@ -246,6 +249,21 @@ def _config(folder: Path) -> ConfigDict:
     if SKIP_BAD.value:
         config.data.on_bad_image = "skip"
     return _validate(config)
+
+
+def _split_as_the_run(config: ConfigDict, folder: Path, kind: str) -> None:
+    """Divide the run's own data set as the run did, so that its other splits have no image of the training split."""
+    if CONFIG.value is not None:
+        return
+    if (folder.parent / "config.json").exists():
+        run = workdirs.read_config(folder.parent)
+        if run.data.name == kind:
+            config.data.update({name: run.data[name] for name in DIVIDED_BY})
+    elif any(source.origin.startswith(f"{kind}, ") for source in manifest.read(folder).sources):
+        logging.warning(
+            "%s is divided into splits with data.seed=%d; if the run did it with another, give its --config",
+            kind, config.data.seed,
+        )  # fmt: skip
 
 
 def _validate(config: ConfigDict) -> ConfigDict:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +13,7 @@ from absl import logging
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
@@ -84,12 +85,28 @@ def create(service: Service, rules: Rules) -> Guard:
     return Guard(app, rules, service.metrics.count)
 
 
+class Plain(APIRoute):
+    """A route whose function takes the request and nothing else: FastAPI documents it, and does not parse for it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
+
+
 def _answer_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/api/predict", responses={200: {"model": schemas.Answer}}, openapi_extra=uploads.BODY, tags=["answers"])
     async def predict(request: Request) -> Response:
         """Classify an image. A form with files gives a list, in which an unusable file has an `error`."""
         found, is_form = await uploads.read(request)
         return Json(await service.predict_many(found) if is_form else await service.predict(found[0]))
+
+    app.router.add_api_route(
+        "/api/predict",
+        predict,
+        methods=["POST"],
+        responses={200: {"model": schemas.Answer}},
+        openapi_extra=uploads.BODY,
+        tags=["answers"],
+        route_class_override=Plain,
+    )
 
     @app.post(
         "/api/search", responses={200: {"model": list[schemas.Found]}}, openapi_extra=uploads.BODY, tags=["answers"]

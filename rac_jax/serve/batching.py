@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
-import queue
+import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 NEARLY = 0.75  # a larger batch is padded if it is as full as this; otherwise the next smaller one goes first
 
+T = TypeVar("T")
 Answers = Callable[[Sequence[np.ndarray]], Sequence[Any]]
 
 
@@ -26,64 +28,77 @@ def batch_size(waiting: int, sizes: Sequence[int]) -> int:
     return max((size for size in sizes if size <= waiting), default=waiting)
 
 
-class Batcher:
-    """One thread that answers. It never waits for a batch to fill: what came while it was busy is the next batch."""
+class Batcher(Generic[T]):
+    """Threads that read images and answer them in batches.
 
-    def __init__(self, answers: Answers, sizes: Sequence[int], *, most_waiting: int):
-        self._answers, self._sizes = answers, sorted(sizes)
-        self._waiting: queue.Queue[tuple[np.ndarray, asyncio.Future] | None] = queue.Queue()
+    No batch waits to be filled. A thread that has read an image while none is being answered answers it at once: one
+    image alone does not change threads. Then it answers what the others have read meanwhile, batch by batch.
+    """
+
+    def __init__(self, read: Callable[[T], np.ndarray], answers: Answers, sizes: Sequence[int], *, most_waiting: int):
+        self._read, self._answers, self._sizes = read, answers, sorted(sizes)
         self._most_waiting = most_waiting
-        self._left: list[tuple[np.ndarray, asyncio.Future]] = []
-        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
-        self._thread.start()
+        self.waiting = 0  # images that are in no batch yet
+        self._ready: list[tuple[np.ndarray, asyncio.Future]] = []  # those of them that have been read
+        self._answering = False  # whether one of the threads is
+        self._lock = threading.Lock()  # for these three
+        self._threads = ThreadPoolExecutor((os.cpu_count() or 1) + 1, "answers")  # one answers, the others read
 
-    @property
-    def waiting(self) -> int:
-        """How many images wait."""
-        return self._waiting.qsize() + len(self._left)
-
-    async def ask(self, pixels: np.ndarray) -> Any:
-        """The answer for an image [S, S, 3]."""
-        if self.waiting >= self._most_waiting:
-            raise Busy(f"{self.waiting} images are waiting already; try again in a moment")
+    async def ask(self, image: T) -> Any:
+        """The answer for an image that `read` turns into pixels [S, S, 3], or what `read` raises."""
         future = asyncio.get_running_loop().create_future()
-        self._waiting.put((pixels, future))
+        with self._lock:
+            if self.waiting >= self._most_waiting:
+                raise Busy(f"{self.waiting} images are waiting already; try again in a moment")
+            self.waiting += 1
+        self._threads.submit(self._work, image, future)
         return await future
 
     def close(self) -> None:
-        """Answer what waits, then end the thread."""
-        self._waiting.put(None)
-        self._thread.join()
+        """Answer what waits, then end the threads."""
+        self._threads.shutdown()
 
-    def _work(self) -> None:
-        ending = False
-        while not ending or self._left:
-            if not self._left:
-                ending |= not self._take(self._waiting.get())
-            with contextlib.suppress(queue.Empty):
-                while len(self._left) < self._sizes[-1]:
-                    ending |= not self._take(self._waiting.get_nowait())
-            if self._left:
-                number = batch_size(len(self._left), self._sizes)
-                batch, self._left = self._left[:number], self._left[number:]
-                self._answer(batch)
+    def _work(self, image: T, future: asyncio.Future) -> None:
+        try:
+            pixels = self._read(image)
+        except Exception as error:
+            with self._lock:
+                self.waiting -= 1
+            _hand_over([future], [error])
+            return
+        with self._lock:
+            self._ready.append((pixels, future))
+            if self._answering:
+                return
+            self._answering = True
+        while batch := self._next():
+            self._answer(batch)
 
-    def _take(self, asked: tuple[np.ndarray, asyncio.Future] | None) -> bool:
-        if asked is not None and not asked[1].cancelled():
-            self._left.append(asked)
-        return asked is not None
+    def _next(self) -> list[tuple[np.ndarray, asyncio.Future]]:
+        """What is answered now; empty when nothing is ready, and the next image that is read begins again."""
+        with self._lock:
+            wanted = [asked for asked in self._ready if not asked[1].cancelled()]
+            number = batch_size(len(wanted), self._sizes)
+            self.waiting -= len(self._ready) - len(wanted) + number
+            batch, self._ready = wanted[:number], wanted[number:]
+            self._answering = bool(batch)
+            return batch
 
     def _answer(self, batch: list[tuple[np.ndarray, asyncio.Future]]) -> None:
         try:
             results: Sequence[Any] = self._answers([pixels for pixels, _ in batch])
         except Exception as error:
             results = [error] * len(batch)
-        loop = batch[0][1].get_loop()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_hand_over, [future for _, future in batch], results)
+        _hand_over([future for _, future in batch], results)
 
 
 def _hand_over(futures: Sequence[asyncio.Future], results: Sequence[Any]) -> None:
+    """Let those who asked go on, in their event loop."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        futures[0].get_loop().call_soon_threadsafe(_set, futures, results)
+
+
+def _set(futures: Sequence[asyncio.Future], results: Sequence[Any]) -> None:
     for future, result in zip(futures, results, strict=True):
         if future.cancelled():
             continue

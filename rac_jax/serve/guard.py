@@ -34,13 +34,13 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 
 
 class Refused(Exception):
@@ -129,7 +129,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 present = {name for name, _ in message["headers"]}
-                more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in present]
+                more = [header for header in HEADERS if header[0] not in present]
                 message = {**message, "headers": [*message["headers"], *more]}
             await send(message)
 
@@ -154,7 +154,8 @@ class Guard:
         async def next_part() -> MutableMapping[str, Any]:
             nonlocal total
             try:
-                message = await asyncio.wait_for(receive(), SECONDS) if total >= 0 else await receive()
+                async with asyncio.timeout(SECONDS if total >= 0 else None):
+                    message = await receive()
             except TimeoutError:
                 raise Refused(408, f"nothing came for {SECONDS:.0f} seconds") from None
             if message["type"] == "http.request":

@@ -1,4 +1,4 @@
-"""The model behind the routes: images are decoded by threads, answered in batches, and edits made one after another."""
+"""The model behind the routes: images are answered in batches, and edits made one after another."""
 
 import asyncio
 import itertools
@@ -78,15 +78,15 @@ class Service:
         self._size, self._most_pixels = model.config.data.image_size, most_pixels
         self._transform, self._nothing = data.eval_transform(model.config), np.random.default_rng(0)
         sizes = worthwhile({size: model.live.answering.seconds(size) for size in model.live.warm_up(most_batch)})
-        self._batcher = Batcher(self._answers, sizes, most_waiting=MOST_WAITING)
-        self._decoders = ThreadPoolExecutor(os.cpu_count(), "decode")
+        self._batcher = Batcher(self._pixels, self._answers, sizes, most_waiting=MOST_WAITING)
+        self._others = ThreadPoolExecutor(os.cpu_count(), "others")
         self._editor = ThreadPoolExecutor(1, "edit")
         self._measure()
 
     def close(self) -> None:
         """Finish what was begun."""
         self._editor.shutdown()
-        self._decoders.shutdown()
+        self._others.shutdown()
         self._batcher.close()
 
     @property
@@ -125,7 +125,7 @@ class Service:
 
     async def predict(self, upload: Upload) -> Answer:
         """The answer for an image; BadImage if it is not usable."""
-        answer = await self._batcher.ask(await self.in_thread(self._pixels, upload))
+        answer = await self._batcher.ask(upload)
         self.metrics.images.inc()
         return ({"image": upload.name} if upload.name else {}) | answer
 
@@ -179,7 +179,7 @@ class Service:
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run something that takes milliseconds beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._others, work, *arguments)
 
     async def follow(self) -> None:
         """Read the memory again when another command has changed it, and give back what is free; until cancelled."""

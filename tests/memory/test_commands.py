@@ -1,6 +1,7 @@
 """python -m rac_jax.memory, as a user meets it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -13,8 +14,10 @@ from absl.testing import flagsaver
 from PIL import Image
 
 from configs import digits
+from rac_jax import data
 from rac_jax.memory import __main__ as commands
 from rac_jax.memory import index, manifest, store
+from rac_jax.runtime import workdirs
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,6 +114,28 @@ def test_keys_made_elsewhere(command, config, tmp_path):
     np.save(tmp_path / "k.npy", np.eye(5, 31, dtype=np.float32))
     with pytest.raises(manifest.BadMemory, match="keys of 31 numbers; this memory's have 32"):
         command("add", **{**arguments, "source": "narrow"})
+
+
+def test_the_data_set_of_the_run_is_divided_as_the_run_did(command, config, tmp_path, caplog):
+    config.data.seed = 3
+    own = data.load(config)
+    config.data.seed = 0
+    other = data.load(config)
+    assert own.fingerprint("val") != other.fingerprint("val")
+    config.data.seed = 3
+    folder = tmp_path / "run" / "memory"
+    command("build", config=config, memory=str(folder))
+    workdirs.write_config(config, tmp_path / "run")
+    arguments = {"from": "digits", "split": "val"}
+    command("add", memory=str(folder), source="val", **arguments)
+    train, val = manifest.read(folder).sources
+    assert (train.fingerprint, val.fingerprint) == (own.fingerprint("train"), own.fingerprint("val"))
+    assert "data.seed" not in caplog.text
+    elsewhere = tmp_path / "alone" / "memory"
+    shutil.copytree(folder, elsewhere)
+    command("add", memory=str(elsewhere), source="again", **arguments)  # no run is beside it
+    assert manifest.read(elsewhere).sources[2].fingerprint == other.fingerprint("val")
+    assert "digits is divided into splits with data.seed=0; if the run did it with another, give" in caplog.text
 
 
 def test_long_captions_are_shortened(command, config, tmp_path):

@@ -80,7 +80,7 @@ def test_a_new_class_is_taught_undone_and_its_source_switched_off(page, served):
     page.write("#correct", "eight")
     page.click(".teach button")
     until_label(page, "eight")
-    page.wait("return document.querySelector('#notice').innerText.startsWith('Taught: this is a eight.')")
+    page.wait("return document.querySelector('#notice').innerText.startsWith('Taught: this is “eight”.')")
     assert page.text(".was") == f"before: {before['label']}" and page.text(".tile .tag") == "taught"
     assert client.predict(image)["label"] == "eight"
     sources = page.run("return [...document.querySelectorAll('#sources strong')].map((one) => one.innerText)")

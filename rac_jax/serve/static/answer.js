@@ -29,7 +29,7 @@ export function showAnswer(answer, before, teaching, coverage) {
       : null,
     familiarity(answer),
     answer.labels
-      ? make("p", { class: "familiarity", id: "labels" }, `With ${percent(coverage)} coverage: ${answer.labels.join(", ")}`)
+      ? make("p", { class: "familiarity", id: "labels" }, `With ${+(100 * coverage).toFixed(2)} % coverage: ${answer.labels.join(", ")}`)
       : null,
     make("div", { class: "voices" }, ...voices.map(([name, vote], place) => voice(name, vote, place === 0))),
     teaching,

@@ -64,7 +64,7 @@ function teaching() {
     if (label) attempt(() => teach(label, button));
     else input.focus();
   };
-  return make("form", { class: "teach", on: { submit } }, make("span", {}, "This is a"), input, options, button);
+  return make("form", { class: "teach", on: { submit } }, make("span", {}, "This is"), input, options, button);
 }
 
 async function teach(label, button) {
@@ -76,7 +76,7 @@ async function teach(label, button) {
     await ask(state.blob, "", before);
     const undo = make("button", { type: "button", class: "plain", on: { click: () => attempt(() => undone(row)) } });
     undo.textContent = "Undo";
-    answers.say(`Taught: this is a ${row.label}. It is in the memory now, as row ${row.row}.`, "good", undo);
+    answers.say(`Taught: this is “${row.label}”. It is in the memory now, as row ${row.row}.`, "good", undo);
   } finally {
     button.disabled = false;
   }
