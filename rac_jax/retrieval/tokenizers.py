@@ -13,13 +13,18 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import tokenizers
 from ml_collections import ConfigDict
+from tokenizers import models, normalizers, pre_tokenizers
 
 from rac_jax.config import ConfigError
 from rac_jax.weights import catalogue, glove
 
 CLIP_MERGES = 49152 - 256 - 2  # the file holds more; CLIP's vocabulary stops here
 CLIP_LENGTH = 77
+CLIP_SPECIALS = ("<|startoftext|>", "<|endoftext|>")
+CLIP_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"""  # contractions, words, digits, other signs
+WORD_END = "</w>"
 BERT_LENGTH = 256  # BERT reads up to 512; attention's cost grows with the square
 WORDS_LENGTH = 128
 ANY_WORDS = 2**31 - 1
@@ -55,20 +60,27 @@ def from_config(config: ConfigDict) -> Tokenizer:
 
 
 def clip() -> Tokenizer:
-    """CLIP's byte-pair encoding, from the vocabulary file inside the package openai-clip."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # torch is missing on purpose
-    from transformers import CLIPTokenizer  # imported here because it takes seconds
+    """CLIP's byte-pair encoding, from the vocabulary file inside the package openai-clip.
 
+    It is put together here because importing transformers for it takes a second, at every start.
+    """
     vocabulary, merges = _clip_vocabulary(_clip_file())
-    tokenizer = CLIPTokenizer(vocab=vocabulary, merges=merges)  # type: ignore[arg-type]
+    suffix = {"continuing_subword_prefix": "", "end_of_word_suffix": WORD_END}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, merges, unk_token=CLIP_SPECIALS[1], **suffix))
+    spaces = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), spaces, normalizers.Lowercase()])
+    words = pre_tokenizers.Split(tokenizers.Regex(CLIP_WORDS), behavior="removed", invert=True)
+    to_letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, to_letters])
+    tokenizer.add_special_tokens(list(CLIP_SPECIALS))
 
     def encode(texts: list[str]) -> list[list[int]]:
-        return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+        return [found.ids for found in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
-    end = vocabulary["<|endoftext|>"]
+    start, end = (vocabulary[name] for name in CLIP_SPECIALS)
+    fingerprint = _fingerprint("clip", "tokenizers", *vocabulary)
     separator = tuple(encode([","])[0])
-    fingerprint = _fingerprint("clip", *vocabulary)
-    return Tokenizer(encode, len(vocabulary), CLIP_LENGTH, end - 1, end, separator, fingerprint=fingerprint)
+    return Tokenizer(encode, len(vocabulary), CLIP_LENGTH, start, end, separator, fingerprint=fingerprint)
 
 
 def _clip_file() -> Path:
@@ -86,10 +98,9 @@ def _clip_vocabulary(file: Path) -> tuple[dict[str, int], list[tuple[str, str]]]
     lines = gzip.decompress(file.read_bytes()).decode().split("\n")
     merges = [(left, right) for left, right in map(str.split, lines[1 : CLIP_MERGES + 1])]
     letters = _byte_letters()
-    words = [letter + "</w>" for letter in letters]
+    words = [letter + WORD_END for letter in letters]
     joined = [left + right for left, right in merges]
-    specials = ["<|startoftext|>", "<|endoftext|>"]
-    tokens = itertools.chain(letters, words, joined, specials)
+    tokens = itertools.chain(letters, words, joined, CLIP_SPECIALS)
     return {token: i for i, token in enumerate(tokens)}, merges
 
 
@@ -101,8 +112,8 @@ def _byte_letters() -> list[str]:
 
 def word_pieces(path: Path, length: int = BERT_LENGTH) -> Tokenizer:
     """BERT's word pieces, from the vocab.txt or else the tokenizer.json in a Hugging Face folder."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers import BertTokenizer
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # torch is missing on purpose
+    from transformers import BertTokenizer  # imported here because it takes a second
 
     vocabulary, lower_case = _word_pieces(path if path.is_dir() else path.parent)
     tokenizer = BertTokenizer(vocab=vocabulary, do_lower_case=lower_case)
@@ -114,7 +125,8 @@ def word_pieces(path: Path, length: int = BERT_LENGTH) -> Tokenizer:
     if missing:
         raise ValueError(f"the vocabulary beside {path} has no {missing[0]}, which BERT needs")
     start, end, pad = (vocabulary[piece] for piece in ("[CLS]", "[SEP]", "[PAD]"))
-    fingerprint = _fingerprint("word pieces", str(lower_case), *(f"{piece} {i}" for piece, i in vocabulary.items()))
+    numbered = (f"{piece} {i}" for piece, i in vocabulary.items())
+    fingerprint = _fingerprint("word pieces", "transformers", str(lower_case), *numbered)
     separator = tuple(encode([","])[0])
     return Tokenizer(encode, len(vocabulary), length, start, end, separator, pad, fingerprint)
 
@@ -142,7 +154,7 @@ def known_words(vocabulary: list[str], length: int = WORDS_LENGTH) -> Tokenizer:
     def encode(texts: list[str]) -> list[list[int]]:
         return [[ids[word] for word in _words(text) if word in ids] for text in texts]
 
-    fingerprint = _fingerprint("known words", *vocabulary)
+    fingerprint = _fingerprint("known words", "", *vocabulary)
     return Tokenizer(encode, len(vocabulary) + 1, length, start=0, end=0, separator=(), fingerprint=fingerprint)
 
 
@@ -152,7 +164,7 @@ def any_words(length: int = WORDS_LENGTH) -> Tokenizer:
     def encode(texts: list[str]) -> list[list[int]]:
         return [[1 + zlib.crc32(word.encode()) % (ANY_WORDS - 1) for word in _words(text)] for text in texts]
 
-    fingerprint = _fingerprint("any words")
+    fingerprint = _fingerprint("any words", "")
     return Tokenizer(encode, ANY_WORDS, length, start=0, end=0, separator=(), fingerprint=fingerprint)
 
 
@@ -160,7 +172,8 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower().replace("_", " "))
 
 
-def _fingerprint(kind: str, *vocabulary: str) -> str:
-    """Of a kind of tokenizer, its vocabulary, and the library that may tokenise otherwise in another version."""
-    content = "\n".join((kind, importlib.metadata.version("transformers"), *vocabulary))
+def _fingerprint(kind: str, library: str, *vocabulary: str) -> str:
+    """Of a kind of tokenizer, its vocabulary, and the library, if any, whose versions may tokenise differently."""
+    version = importlib.metadata.version(library) if library else ""
+    content = "\n".join((kind, version, *vocabulary))
     return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()

@@ -39,6 +39,31 @@ def test_joining_snippets_equals_tokenising_the_joined_text(clip, case):
     assert joined.dtype == np.int32
 
 
+ODD = [
+    "",
+    " ",
+    "It's  a\tcafé\n№ 7",
+    "Ünïcödé ﬁ İ",
+    "日本語 テキスト",
+    "a_b-c...!!",
+    "<|endoftext|> inside",
+    "🍎🍐 12.5%",
+    "x" * 200,
+]
+
+
+def test_any_text_has_the_ids_that_transformers_gives_it(clip):
+    from transformers import CLIPTokenizer
+
+    vocabulary, merges = tokenizers._clip_vocabulary(tokenizers._clip_file())
+    theirs = CLIPTokenizer(vocab=vocabulary, merges=merges)
+    random = np.random.default_rng(0)
+    letters = [*"abcXYZ  ',.’é0123-_<|>\n", *map(chr, range(0x20, 0x2100, 7))]
+    texts = [*ODD, *("".join(random.choice(letters, size=12)) for _ in range(300))]
+    assert clip.encode(texts) == theirs(texts, add_special_tokens=False)["input_ids"]
+    assert clip.encode([]) == []
+
+
 def test_an_unknown_text_encoder_is_refused():
     config = configs.default()
     config.model.text.name = "word2vec"
