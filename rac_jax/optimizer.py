@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from rac_jax.config import ConfigError
 
 UNDECAYED = ("class_token", "position_embedding", "logit_scale")
-FROZEN = "frozen"
+TRAINED, FROZEN = "trained", "frozen"
 SCALE_FACTOR = 10.0  # a learned fusion scale is one number and moves this much faster than a weight
 
 
@@ -53,27 +53,24 @@ def learning_rate(config: ConfigDict, images: int) -> Callable[[int], float]:
 
 def from_config(config: ConfigDict, images: int) -> optax.GradientTransformation:
     """The optimiser of a run over `images` training images. Frozen parameters have no moments."""
-    optim, rate = config.optim, schedule(config, images)
+    optim = config.optim
+    decay = optax.add_decayed_weights(optim.weight_decay, mask=decayed)
+    if optim.name == "sgd":
+        rule = optax.chain(decay, optax.trace(optim.beta1))
+    else:
+        rule = optax.chain(optax.scale_by_adam(optim.beta1, optim.beta2, optim.epsilon), decay)
 
-    def rule(factor: float) -> optax.GradientTransformation:
-        def scaled(step: Any) -> jax.Array:
-            return factor * rate(step)
+    def by_group(updates: Any, _: Any) -> Any:
+        rates = factors(optim)
+        return jax.tree.map(lambda update, group: rates[group] * update, updates, labels(updates))
 
-        if optim.name == "sgd":
-            decay = optax.add_decayed_weights(optim.weight_decay, mask=decayed)
-            return optax.chain(decay, optax.sgd(scaled, momentum=optim.beta1))
-        return optax.adamw(
-            scaled,
-            b1=optim.beta1,
-            b2=optim.beta2,
-            eps=optim.epsilon,
-            weight_decay=optim.weight_decay,
-            mask=decayed,
-        )
-
-    by_group = {group: rule(factor) for group, factor in factors(optim).items()}
-    groups = optax.partition({**by_group, FROZEN: optax.set_to_zero()}, functools.partial(labels, config))
-    return optax.chain(optax.clip_by_global_norm(optim.clip), groups)
+    return optax.chain(
+        optax.clip_by_global_norm(optim.clip),
+        # The groups share one rule: each label has a tree of its own in the state, which every step takes apart.
+        optax.partition({TRAINED: rule, FROZEN: optax.set_to_zero()}, functools.partial(trained, config)),
+        optax.stateless(by_group),
+        optax.scale_by_learning_rate(schedule(config, images)),
+    )
 
 
 def factors(optim: ConfigDict) -> dict[str, float]:
@@ -86,14 +83,15 @@ def factors(optim: ConfigDict) -> dict[str, float]:
     }
 
 
-def labels(config: ConfigDict, params: Any) -> Any:
+def trained(config: ConfigDict, params: Any) -> Any:
+    """TRAINED or FROZEN for each parameter."""
+    return jax.tree.map(lambda still: FROZEN if still else TRAINED, not_trained(config, params))
+
+
+def labels(params: Any) -> Any:
     """The group of each parameter, by the module at the beginning of its path."""
     groups = {"base": "base", "text": "text", "text_head": "text", "logit_scale": "scale"}
-
-    def group(path: tuple, _: Any, still: bool) -> str:
-        return FROZEN if still else groups.get(path[0].key, "other")
-
-    return jax.tree_util.tree_map_with_path(group, params, not_trained(config, params))
+    return jax.tree_util.tree_map_with_path(lambda path, _: groups.get(path[0].key, "other"), params)
 
 
 def update(tx: optax.GradientTransformation, grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:

@@ -120,8 +120,7 @@ def padded_size(batch_size: int, devices: int, parts: int = 1) -> int:
 
 def put_batch(mesh: Mesh, host_batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     """This process's part of a batch -> global arrays."""
-    place = batch(mesh)
-    return {k: jax.make_array_from_process_local_data(place, v) for k, v in host_batch.items()}
+    return jax.make_array_from_process_local_data(batch(mesh), host_batch)
 
 
 def put_array(place: NamedSharding, values: np.ndarray) -> jax.Array:

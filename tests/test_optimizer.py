@@ -72,6 +72,27 @@ def test_one_step_of_adamw_decay_clipping_and_the_rates_of_b_and_t():
     assert new["text_head"]["bias"][0] == pytest.approx(1 - 0.3, rel=1e-4)
 
 
+def test_two_steps_of_sgd_with_momentum_decay_and_the_rate_of_b():
+    config = configs.default()
+    config.optim.update(dict(name="sgd", learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0, clip=1e9, beta1=0.9))
+    config.optim.base_learning_rate_factor, config.train.epochs = 2.0, 1e6
+    tx, start = optimizer.from_config(config, 200), params()
+    once, state = optimizer.update(tx, start, tx.init(start), start)  # a gradient of ones everywhere
+    twice, _ = optimizer.update(tx, start, state, once)
+    assert once["base_head"]["bias"][0] == pytest.approx(0.9) and twice["base_head"]["bias"][0] == pytest.approx(0.71)
+    assert once["base"]["block"]["bias"][0] == pytest.approx(0.8)
+    kernel = [tree["base"]["block"]["kernel"][0, 0] for tree in (once, twice)]
+    assert kernel[0] == pytest.approx(1 - 0.2 * 1.5)
+    assert kernel[1] == pytest.approx(0.7 - 0.2 * (0.9 * 1.5 + 1 + 0.5 * 0.7))
+
+
+def test_the_groups_share_one_tree_of_moments():
+    """A tree for each group, with gaps for the others' parameters, made dispatching a step twice as slow."""
+    tx = optimizer.from_config(configs.default(), 200)
+    state = jax.tree.structure(tx.init(params() | {"logit_scale": jnp.float32(1.0)}))
+    assert state.num_nodes < 4 * jax.tree.structure(params()).num_nodes
+
+
 def test_many_steps_are_those_of_optax_and_the_state_has_the_names_of_the_parameters():
     config = configs.default()
     config.optim.update(dict(learning_rate=0.1, weight_decay=0.5, warmup_epochs=0.0, clip=1e9))

@@ -68,11 +68,15 @@ def _times(config: ConfigDict, target: Target, programs: dict[str, Compiled], im
         )
     best, worst = estimate.step_seconds(of_a_step, target.device)
     steps, batch = math.ceil(images / config.train.batch_size), config.train.batch_size
+    cached = ""
+    if len(of_a_step) > 1:
+        low, high = estimate.step_seconds(of_a_step[:1], target.device)
+        cached = f"\nestimate: with memory.lookup=cached, a step {1e3 * low:.1f} to {1e3 * high:.1f} ms"
     return (
         f"estimate (ms): {'; '.join(each)}\n"
         f"estimate: a step {1e3 * best:.1f} ms if these overlap to {1e3 * worst:.1f} ms if they do not, "
         f"{batch / worst:,.0f} to {batch / best:,.0f} images/s; an epoch of {steps:,} steps "
-        f"{_range(steps * best, steps * worst)}; input and the host's search must keep up"
+        f"{_range(steps * best, steps * worst)}; input and the host's search must keep up{cached}"
     )
 
 
@@ -96,7 +100,7 @@ def row(config: ConfigDict, target: Target, programs: dict[str, Compiled], image
         f"{need.resident / GB:.2f} + {need.temporaries / GB:.2f}",
         f"{need.left / GB:.1f}",
         f"{work / 1e12:.1f}",
-        _moved(programs["train"]),
+        _moved(programs["train"]) or "none",
         f"{1e3 * best:.1f}–{1e3 * worst:.1f}",
         _range(steps * best, steps * worst),
     ]

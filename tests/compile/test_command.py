@@ -69,6 +69,11 @@ def test_a_report_for_an_accelerator(compiled):
     assert "assumed bandwidth: 1,555 GB/s" in text and "assumed interconnect: 300 GB/s" in text
     assert "an epoch of 30 steps" in text
     assert report.row(config(), targets.parse("a100:8")[0], compiled[1], 466).count("|") == 10
+    low, high = (1e3 * t for t in estimate.step_seconds([compiled[1]["train"]], targets.parse("a100:8")[0].device))
+    assert text.endswith(f"estimate: with memory.lookup=cached, a step {low:.1f} to {high:.1f} ms")
+    c = config()
+    c.memory.lookup = "cached"
+    assert "memory.lookup=cached" not in report.report(c, targets.parse("a100:8")[0], compiled[1], 466)
 
 
 def test_memory_and_time(compiled):
