@@ -197,6 +197,20 @@ def finetuned(c: ConfigDict) -> None:
     c.train.update(views=4, epochs=8.0, batch_size=64, then="", calibrate_new=True)
 
 
+def on_keys(c: ConfigDict) -> None:
+    """The paper's RAC with B = E: base and text in the paper's fusion, the base head on E's keys.
+
+    No image is decoded in training, so that the tables of `reproduce` need minutes on a CPU.
+    """
+    c.model.voices, c.model.fusion = "base+text", "paper"
+    c.model.base.update(name=KEYS, weights="")
+    c.model.text.update(width=64, depth=2, heads=4, projection=64)
+    c.model.dtype = "float32"
+    c.memory.lookup = "cached"
+    c.loss.smoothing = 0.0
+    c.optim.update(learning_rate=0.01, text_learning_rate_factor=0.3, min_learning_rate=0.0, warmup_epochs=0.5)
+
+
 MODELS = ("lite2", "minilm", "clip")  # words that select other models in the variant of a config, as :rac+lite2+minilm
 
 
