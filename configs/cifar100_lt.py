@@ -69,7 +69,7 @@ def get_config(variant: str = "") -> ConfigDict:
         c.model.sharpness = 0.9
     if variant == "rac_keys":
         config.on_keys(c)
-        c.train.epochs = 10.0
+        c.train.epochs = 5.0
     if variant in ("instant", "finetune", "rac_keys"):
         c.data.workers = 0
     return config.with_models(c, models)
