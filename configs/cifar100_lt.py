@@ -16,6 +16,7 @@ DIR holds the binary version of CIFAR (cifar-100-binary/), class folders, or wha
 long-tailed already are left as they are. E and B: EfficientNet-Lite0 (ImageNet) at 128 pixels.
 
 :instant   2 CPU cores. Results: RESULTS.md.
+:rac_keys  2 CPU cores, a minute. RESULTS.md has its tables.
 :small     2 CPU cores, 4 minutes: 64 pixels, 3 epochs, B's upper layers only, neighbours looked up once. 43.6 ± 0.4 %
            on test, base alone 42.1 ± 1.5 (3 seeds, commit f610ee4). RESULTS.md has its tables.
 The others are for one GPU. Cost and result: not yet run. The class of the nearest training image (no training, cosine)

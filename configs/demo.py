@@ -45,6 +45,7 @@ def get_config(variant: str = "") -> ConfigDict:
         c.train.batch_size = 32
     elif variant == "rac_keys":
         config.on_keys(c)
+        c.optim.update(learning_rate=3e-3, text_learning_rate_factor=1.0)  # chosen on val
         c.train.update(batch_size=32, epochs=20.0)
     elif variant in ("", "finetune"):
         config.finetuned(c)
