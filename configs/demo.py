@@ -5,6 +5,7 @@
     python -m rac_jax.main --config=configs/demo.py:instant     # vote and prototypes, read from the memory: seconds
     python -m rac_jax.main --config=configs/demo.py:vote        # the vote alone, without any training
     python -m rac_jax.main --config=configs/demo.py:keys        # a cosine head on E's keys (B = E)
+    python -m rac_jax.main --config=configs/demo.py:rac_keys    # the paper's RAC with B = E: base and text on E's keys
     python -m rac_jax.main --config=configs/demo.py:rac         # the paper's RAC: B and T trained, neighbours online
     python -m rac_jax.main --config=configs/demo.py:base        # B alone, LACE
     python -m rac_jax.main --config=configs/demo.py:text        # T alone, LACE
@@ -25,7 +26,7 @@ from ml_collections import ConfigDict
 
 from rac_jax import config
 
-VARIANTS = ("", "finetune", "instant", "vote", "keys", "rac", "base", "text", "ce", "balce")
+VARIANTS = ("", "finetune", "instant", "vote", "keys", "rac_keys", "rac", "base", "text", "ce", "balce")
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -42,6 +43,10 @@ def get_config(variant: str = "") -> ConfigDict:
     if variant in ("instant", "vote", "keys"):
         config.instant(c)
         c.train.batch_size = 32
+    elif variant == "rac_keys":
+        config.on_keys(c)
+        c.optim.update(learning_rate=3e-3, text_learning_rate_factor=1.0)  # chosen on val
+        c.train.update(batch_size=32, epochs=20.0)
     elif variant in ("", "finetune"):
         config.finetuned(c)
         c.train.update(batch_size=32, calibrate_new=True)

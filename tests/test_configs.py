@@ -56,7 +56,7 @@ def shrink(config):
 FAST = ("demo", "places")  # one of each kind of models
 
 
-ALSO = ("plus", "finetune")  # variants with a way of training of their own
+ALSO = ("plus", "finetune", "rac_keys")  # variants with a way of training of their own
 TRAINED = [*NAMES, *(f"{n}:{v}" for n in NAMES for v in importlib.import_module(f"configs.{n}").VARIANTS if v in ALSO)]
 
 
@@ -98,6 +98,14 @@ def test_every_variant_is_valid_and_builds_its_models(name, variant):
         model = config.model[role]
         expected = model.projection or 512 if role == "text" else widths[model.name]
         assert width_of(json.dumps(model.to_dict()), role, config.data.image_size) == expected
+
+
+@pytest.mark.parametrize("name", ["demo", "cifar100_lt"])
+def test_rac_on_keys_is_the_papers_rac_without_a_model_for_b(name):
+    config = importlib.import_module(f"configs.{name}").get_config("rac_keys")
+    assert configs.voices(config) == ("base", "text") and config.model.fusion == "paper"
+    assert configs.roles(config) == ("encoder", "text") and config.memory.lookup == "cached"
+    assert importlib.import_module(f"configs.{name}").get_config("rac_keys+minilm").model.text.name == "minilm"
 
 
 @pytest.mark.parametrize("name", ["places", "inat", "imagenet_lt", "cifar100_lt"])

@@ -174,7 +174,11 @@ TAU = Table(
 )
 
 FUSION = Table(
-    "Scale of the fused logits", tuple(Row(scale, {"model.scale": scale}) for scale in ("paper", "sqrt", "learned"))
+    "Fusion: scales of the paper's, and the sum of voices that are trained by themselves",
+    (
+        *(Row(scale, {"model.scale": scale}) for scale in ("paper", "sqrt", "learned")),
+        Row("sum", {"model.fusion": "sum"}),
+    ),
 )
 
 RATIO = "× no retrieval"

@@ -33,9 +33,11 @@ def test_what_earlier_commands_ran_is_found_without_a_run(tmp_path):
     for row in table.rows[1:]:
         evaluated(experiment, table, row, 0.6)
     found = runs.earlier(experiment, table, 1, partly=False)
-    assert {name: those[0].figures["all"] for name, those in found.items()} == {"paper": 50, "sqrt": 60, "learned": 60}
+    assert {name: those[0].figures["all"] for name, those in found.items()} == {
+        "paper": 50, "sqrt": 60, "learned": 60, "sum": 60,
+    }  # fmt: skip
     experiment.outcome(table, table.rows[0], 0).write_text("")
-    assert list(runs.earlier(experiment, table, 1, partly=True)) == ["sqrt", "learned"]
+    assert list(runs.earlier(experiment, table, 1, partly=True)) == ["sqrt", "learned", "sum"]
 
 
 def test_the_reason_of_an_earlier_failure_is_kept_until_the_row_is_run_again(tmp_path):
@@ -49,7 +51,7 @@ def test_the_reason_of_an_earlier_failure_is_kept_until_the_row_is_run_again(tmp
     for row in others:
         evaluated(experiment, table, row, 0.6)
     found = runs.earlier(experiment, table, 1, partly=False)
-    assert list(found) == ["paper", "sqrt", "learned"] and found["paper"].startswith("not run: ")
+    assert list(found) == ["paper", "sqrt", "learned", "sum"] and found["paper"].startswith("not run: ")
     assert "no_such_flag" in found["paper"] and "(see" not in found["paper"]
     evaluated(experiment, table, failing, 0.5)
     assert runs.earlier(experiment, table, 1, partly=False)["paper"][0].figures["all"] == 50
@@ -67,7 +69,7 @@ def test_the_page_keeps_the_tables_of_earlier_commands(tmp_path):
     done = subprocess.run([*command, "--seeds=1", f"--out={tmp_path}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "index.html").read_text()
-    assert "Scale of the fused logits (fusion)" in page and "Strength τ of the logit adjustment (tau)" in page
+    assert "trained by themselves (fusion)" in page and "Strength τ of the logit adjustment (tau)" in page
     assert "<td>54.0</td>" in page and "--config=configs/digits.py" in page
     missing = page.partition("Not run: ")[2].partition(".")[0].split(", ")
     assert "voices" in missing and not {"fusion", "tau"} & set(missing)
