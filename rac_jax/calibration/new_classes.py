@@ -38,7 +38,7 @@ def offset(run: Run) -> float:
     return best(*np.mean([_accuracies(run, rows, new, random) for new in folds], axis=0))
 
 
-def _accuracies(run: Run, rows: Rows, new: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def _accuracies(run: Run, rows: Rows, new: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """What `accuracies` gives if the classes `new` are left out of training."""
     order = np.argsort(np.isin(np.arange(run.classes.trained), new), kind="stable")  # left-out classes come last
     rows = Rows(rows.keys, np.argsort(order).astype(np.int32)[rows.labels])

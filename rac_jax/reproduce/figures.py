@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -116,8 +117,9 @@ def _plot_by(table: Table, results: Results, rows: Sequence[Row]) -> Figure:
         place, found, name = _point(results[row.name], table.by), results[row.name], label(row.name, NAME)
         for column, marker in MARKERS.items():
             if place and (point := _point(found, column)):
-                style = {"color": f"C{number}", "fillstyle": FILLED[column], "capsize": 2, "elinewidth": 0.8}
-                axes.errorbar(place[0], point[0], xerr=place[1], yerr=point[1], fmt=marker, label=name, **style)
+                style: dict[str, Any] = {"fmt": marker, "fillstyle": FILLED[column], "capsize": 2, "elinewidth": 0.8}
+                style |= {"color": f"C{number}", "label": name}
+                axes.errorbar(place[0], point[0], xerr=place[1], yerr=point[1], **style)
                 name = ""  # one line in the legend
     _label(axes, table)
     axes.set_xscale("log")
