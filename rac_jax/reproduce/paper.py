@@ -174,7 +174,7 @@ TAU = Table(
 )
 
 FUSION = Table(
-    "Fusion: scales of the paper's, and the sum of voices that are trained by themselves",
+    "Fusion: scales, and the sum of voices that are trained by themselves",
     (
         *(Row(scale, {"model.scale": scale}) for scale in ("paper", "sqrt", "learned")),
         Row("sum", {"model.fusion": "sum"}),
