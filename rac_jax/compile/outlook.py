@@ -42,7 +42,7 @@ def say(config: ConfigDict, workdir: Path) -> None:
     evaluated = trained_on.splits.get(config.eval.split, {}).get("images", 0)
     times = measured(then, classes, images)
     print(
-        f"{config.train.then} would train B's upper blocks as well, in about "
+        f"{config.train.then} would train B as well, in about "
         f"{in_words(estimate(then, times, images, evaluated))} here (measured on {STEPS} steps)."
     )
 

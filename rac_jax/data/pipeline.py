@@ -13,14 +13,16 @@ import gc
 import os
 import weakref
 from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
-import grain
 import jax
 import numpy as np
-from grain._src.python.ipc.shared_memory_array import SharedMemoryArray  # has no public name
 
 from rac_jax.data.dataset import Split
 from rac_jax.data.transforms import Transform
+
+if TYPE_CHECKING:
+    import grain  # elsewhere imported by the functions that need it: 0.2 s that a prediction does not need
 
 Batch = dict[str, np.ndarray]
 ENDLESS = 2**40  # batches
@@ -44,6 +46,8 @@ class Examples:
     def __call__(self, place: int) -> Batch:
         epoch, position = divmod(place, len(self.split))
         if self.seed is not None:
+            import grain
+
             seed = epoch_seed(self.seed, epoch)
             last = len(self.split) - 1
             position = grain.experimental.index_shuffle(position, max_index=last, seed=seed, rounds=4)
@@ -144,6 +148,8 @@ def _of_process(examples: Examples, size: int, rows: int, process: int | None, p
 
 
 def _iterate(batches: Batches, first: int, last: int, workers: int) -> Iterator[Batch]:
+    import grain
+
     # The unit of work is a batch: a thread or worker process makes complete ones.
     threads = 1 if workers else min(os.cpu_count() or 1, MOST_THREADS)
     reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
@@ -157,7 +163,7 @@ def _iterate(batches: Batches, first: int, last: int, workers: int) -> Iterator[
     return iterator
 
 
-def _until_closed(batches: grain.DatasetIterator) -> Generator[Batch, None, None]:
+def _until_closed(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
     """The batches. At their end, after an error or when nobody needs them any more, workers and memory are released."""
     try:
         yield from batches
@@ -168,6 +174,8 @@ def _until_closed(batches: grain.DatasetIterator) -> Generator[Batch, None, None
 
 def _release_shared_memory() -> None:
     """Wait until Grain has freed the batches that nobody took. It does so in a thread, which exit would interrupt."""
+    from grain._src.python.ipc.shared_memory_array import SharedMemoryArray  # has no public name
+
     gc.collect()  # some arrays are in reference cycles
     pool = getattr(SharedMemoryArray, "_del_thread_pool", None)
     if pool is not None:
@@ -179,6 +187,8 @@ def _own(batch: Batch) -> Batch:
 
     Grain releases it when the last reference to an array is gone, which may be too late when the process ends.
     """
+    from grain._src.python.ipc.shared_memory_array import SharedMemoryArray
+
     copies = {name: np.array(values) for name, values in batch.items()}
     for values in batch.values():
         if isinstance(values, SharedMemoryArray) and values._unlink_on_del:

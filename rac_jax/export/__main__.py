@@ -1,8 +1,8 @@
 """Copy a run to a folder that answers anywhere: python -m rac_jax.export --workdir=DIR --to=NEW [--with-encoder]
 
-NEW holds a model card (README.md), the config, the classes, the newest checkpoint and the memory. It can be moved, may
-be read-only, and needs neither the data nor the weights folder. Only E's weights are looked up by name on the new
-machine, unless they are copied too, with --with-encoder.
+NEW holds a model card (README.md), the config, the classes, T's vocabulary, the newest checkpoint and the memory. It
+can be moved, may be read-only, and needs neither the data nor the weights folder. Only E's weights are looked up by
+name on the new machine, unless they are copied too, with --with-encoder.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ from rac_jax.evaluate import IMAGES
 from rac_jax.export import card
 from rac_jax.memory import manifest, store
 from rac_jax.memory.manifest import Manifest
-from rac_jax.retrieval import familiarity
+from rac_jax.retrieval import familiarity, tokenizers
 from rac_jax.run import ENCODER, VOCABULARY, memory_folder
 from rac_jax.runtime import files, workdirs
 from rac_jax.weights import tensor_files
@@ -145,10 +145,13 @@ def _copy_encoder(config: ConfigDict, workdir: Path, to: Path) -> None:
 
 
 def _copy_vocabulary(config: ConfigDict, workdir: Path, to: Path) -> None:
-    """The words that T knows, where they come with its weights."""
+    """The words that T knows."""
     text = config.model.text
     if (workdir / VOCABULARY).is_dir():
         shutil.copytree(workdir / VOCABULARY, to)
+    elif "text" in configs.roles(config) and text.name == "clip_text":
+        to.mkdir()
+        shutil.copyfile(tokenizers.clip_file(), to / tokenizers.CLIP_FILE)
     elif "text" in configs.roles(config) and text.name in ("bert", "minilm", "glove"):
         path = weights.resolve(text.weights or text.name, config.weights_dir)
         folder = path if path.is_dir() else path.parent

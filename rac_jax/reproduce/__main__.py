@@ -13,7 +13,8 @@ or all:
 
 `content --memory=MEMORY` uses a memory of other images; its files are called content_<name of MEMORY>. `index` fills
 its large indexes up to the paper's 11.2 million rows, or as far as half of the free memory holds them; --large-rows=N
-changes the number.
+changes the number. --without=NAME,… leaves out rows, or tables of all, that take too long here; a name with a comma
+stands in quotes: --without='minutes,"ResNet-50 from scratch, CE"'.
 
 Each row is run with each seed on the config's data, one run after another; runs that are complete are not repeated, and
 an interrupted one continues. Writes DIR/TABLE.md, DIR/TABLE.png, DIR/TABLE_curves.png (with --config.eval.every=N) and
@@ -35,7 +36,7 @@ from rac_jax.report import plots
 from rac_jax.reproduce import curves, figures, page, paper, rendering, results, runs
 from rac_jax.reproduce.experiment import Experiment, folder_name, given_flags
 from rac_jax.reproduce.table import Row, Table
-from rac_jax.reproduce.tables import TABLES, by_variant, external, fitting, with_large
+from rac_jax.reproduce.tables import TABLES, asked_for, by_variant, external, fitting, with_large
 from rac_jax.runtime import commands, files
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, as configs/demo.py.")
@@ -45,6 +46,7 @@ SPLIT = flags.DEFINE_string("split", "test", "The split to evaluate; choose sett
 MEMORY = flags.DEFINE_string("memory", None, "content: a memory of the same encoder without any training image.")
 VARIANTS = flags.DEFINE_list("variants", [], "minutes: only these variants of the config file.")
 ROWS = flags.DEFINE_list("rows", [], "Run only these rows, by name.")
+WITHOUT = flags.DEFINE_list("without", [], "Do not run these rows or, with all, these tables, by name.")
 LARGE_ROWS = flags.DEFINE_integer(
     "large-rows",
     paper.PAPERS_ROWS,
@@ -56,7 +58,7 @@ LARGE_ROWS = flags.DEFINE_integer(
 def main(argv: list[str]) -> None:
     if len(argv) != 2 or argv[1] not in (*TABLES, "all") or CONFIG.value is None:
         raise app.UsageError(f"name a table and a --config; the tables are {', '.join(TABLES)}, or all\n\n{__doc__}")
-    names = list(TABLES) if argv[1] == "all" else [argv[1]]
+    names = [name for name in TABLES if name not in WITHOUT.value] if argv[1] == "all" else [argv[1]]
     config = CONFIG.value
     folder = Path(OUT.value or f"runs/reproduce_{config.name}")
     experiment = Experiment(folder, given_flags(sys.argv[1:]), config, SPLIT.value)
@@ -121,10 +123,10 @@ def _in_order(done: page.Done) -> page.Done:
 
 def _check_rows(tables: list[Table]) -> None:
     known = [row.name for table in tables for row in table.rows]
-    unknown = [row for row in ROWS.value if row not in known]
-    if unknown:
-        listed = ", ".join(f'"{name}"' for name in dict.fromkeys(known))
-        raise ValueError(f"--rows: there is no row {unknown[0]!r}; the rows are {listed}")
+    for flag, unknown in (("rows", {*ROWS.value} - {*known}), ("without", {*WITHOUT.value} - {*known, *TABLES})):
+        if unknown:
+            listed = ", ".join(f'"{name}"' for name in dict.fromkeys(known))
+            raise ValueError(f"--{flag}: there is no row {min(unknown)!r}; the rows are {listed}")
 
 
 def _results(name: str, table: Table, experiment: Experiment) -> results.Results:
@@ -158,7 +160,7 @@ def run(name: str, table: Table, experiment: Experiment, seeds: int) -> results.
     If a row cannot be run, its reason takes the place of its results. Rows that were not asked for are shown if they
     are complete or were found to be impossible.
     """
-    asked = [row for row in table.rows if not ROWS.value or row.name in ROWS.value]
+    asked = asked_for(table, ROWS.value, WITHOUT.value)
     found: dict[str, list[runs.Result] | str] = {row.name: [] for row in asked}
     for row in asked:
         if row.only not in ("", experiment.config.data.name):

@@ -62,6 +62,7 @@ ENCODERS = Table(
         }, paper)
         for name, model, weights, more, paper in (
             ("EfficientNet-Lite0", "efficientnet_lite0", "efficientnet_lite0:imagenet", {}, {}),
+            ("EfficientNet-Lite2", "efficientnet_lite2", "efficientnet_lite2:imagenet", {}, {}),
             ("RN50", "resnet50", "resnet50:a1_in1k", {}, {
                 "places_lt": _built(46, 20.34, 31.73, 16.28, 8.65), "inat2018": _built(314, 21.56, 26.8, 20.8, 21.15),
             }),

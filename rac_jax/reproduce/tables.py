@@ -92,6 +92,11 @@ def _start(fields: Mapping[str, Any], config: ConfigDict) -> dict[str, Any]:
     return more | ({"model.head_start": "random"} if lost.get(config.model.head_start) else {})
 
 
+def asked_for(table: Table, rows: Sequence[str], without: Sequence[str]) -> list[Row]:
+    """The rows of a table with these names, or all, but for those to leave out."""
+    return [row for row in table.rows if row.name in (rows or [row.name]) and row.name not in without]
+
+
 def with_large(table: Table, rows: int) -> Table:
     """The table with this number of rows in its large indexes."""
     changed = tuple(dataclasses.replace(row, up_to=rows) if row.up_to else row for row in table.rows)

@@ -44,6 +44,7 @@ def load(config: ConfigDict, mesh: Mesh) -> Encoder:
     places = jax.tree.map(lambda _: sharding.replicated(mesh), nnx.to_pure_dict(nnx.state(module)))
     read = weights.from_config(config, "encoder", module)
     (arrays,) = first_parameters.place(make, read, places)
+    blocks = cut_of(config, module)
     if convolution.with_norms(module):
         graph = nnx.graphdef(module)
 
@@ -51,16 +52,17 @@ def load(config: ConfigDict, mesh: Mesh) -> Encoder:
             return nnx.to_pure_dict(nnx.state(convolution.fold_norms(nnx.merge(graph, arrays))))
 
         arrays = jax.jit(folded, out_shardings=sharding.replicated(mesh))(arrays)
-        module = nnx.eval_shape(lambda: convolution.fold_norms(make()))
-    blocks = cut_of(config)
+        module = nnx.eval_shape(convolution.fold_norms, module)
     see = seeing(module, blocks) if blocks else None
     return Encoder(as_function(module), arrays, module.preprocessing, module.feature_width, see, blocks)
 
 
-def cut_of(config: ConfigDict) -> int:
-    """The number of first blocks that B shares with E: see models/cut.py."""
+def cut_of(config: ConfigDict, e: Any = None) -> int:
+    """The number of first blocks that B shares with E: see models/cut.py. `e` are E's shapes, if they are known."""
     if not config.train.views or "base" not in configs.roles(config):
         return 0
+    if e is not None and config.model.base.to_dict() == config.model.encoder.to_dict():
+        return cut.of(config, e)
     sizes = {"image_size": config.data.image_size}
     return cut.of(config, nnx.eval_shape(lambda: models.from_config(config, "base", nnx.Rngs(0), **sizes)))
 

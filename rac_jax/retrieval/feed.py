@@ -22,6 +22,7 @@ from rac_jax.retrieval.retriever import Retriever
 from rac_jax.runtime import processes
 
 LOOKED_UP = 1024  # images whose neighbours are looked up at once for the cache
+ROUNDED = 16  # the number of tokens that T reads is a multiple of it, or T's window
 
 Fed = tuple[dict[str, jax.Array], Any]  # a placed batch and its neighbours (None for a model without retrieval)
 
@@ -121,16 +122,26 @@ def _cached(
     numbers = range(max(1, config.train.views)) if training else [views.EVALUATED]
     seen = [views.of_split(config, retriever, mesh, dataset, split, number) for number in numbers]
     found = [neighbours_of(retriever, dataset, split, view.keys, training=training, view=view.name) for view in seen]
+    width = _width(retriever, [arrays["rows"] for arrays in found])
     for batch in batches:
         ids = batch["id"]
         which = batch.pop("view", np.zeros_like(ids))
         own = retriever.own_rows(ids, training=training)
         some = _rows_of_views([view.rows for view in seen], which, ids)
         some |= _rows_of_views([functools.partial(_rows, arrays) for arrays in found], which, ids)
-        some |= {"tokens": retriever.lookup.tokens(some["rows"])} | retriever.left_out(own)
+        some |= {"tokens": retriever.lookup.tokens(some["rows"])[:, :width]} | retriever.left_out(own)
         if len(seen) > 1:
             some["own_key"] = seen[0].keys[ids]  # the row to leave out is that of the plain image
         yield sharding.put_batch(mesh, batch), sharding.put_batch(mesh, some)
+
+
+def _width(retriever: Retriever, rows: list[np.ndarray]) -> int:
+    """Tokens that T has to read of the neighbours' texts, the further ones being padding in every sequence.
+
+    It is rounded up, so that an edit of the memory seldom leads to another shape, for which T is compiled again.
+    """
+    parts = (some[start : start + LOOKED_UP] for some in rows for start in range(0, len(some), LOOKED_UP))
+    return -(-max(map(retriever.lookup.longest, parts), default=0) // ROUNDED) * ROUNDED
 
 
 def _rows(arrays: cached.Arrays, ids: np.ndarray) -> cached.Arrays:

@@ -88,6 +88,10 @@ class Lookup:
         """The texts of rows [B, k] as one sequence each, [B, T]."""
         return np.zeros((len(rows), 0), np.int32) if self.snippets is None else self.snippets.join(self._texts(rows))
 
+    def longest(self, rows: np.ndarray) -> int:
+        """Tokens of the longest of the sequences of rows [B, k]."""
+        return 0 if self.snippets is None else self.snippets.longest(self._texts(rows))
+
     def fitting(self, rows: np.ndarray) -> np.ndarray:
         """How many of the texts of rows [B, k] fit into a sequence, [B]."""
         assert self.snippets is not None

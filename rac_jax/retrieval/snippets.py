@@ -61,10 +61,7 @@ class Snippets:
         t, room = self.tokenizer, self.tokenizer.length - 2
         lengths = self._lengths(texts, xp)
         ends = xp.cumsum(lengths, axis=1, dtype=np.int32)
-        total = ends[:, -1]
-        if self.cut == "snippet":
-            total = xp.max(xp.where(self._fits(lengths, ends), ends, 0), axis=1)
-        used = xp.clip(total - len(t.separator), 0, room)[:, None]  # no separator follows the last text
+        used = self._used(lengths, ends, xp)[:, None]
         place = xp.arange(room, dtype=np.int32)[None, :]
         before = xp.minimum(ends, room).astype(np.int16)[:, :, None] <= place.astype(np.int16)[:, None, :]
         rank = xp.sum(before, axis=1, dtype=np.int16)  # of the text at each place: how many end before it
@@ -81,6 +78,18 @@ class Snippets:
         """How many of the texts [B, k] a sequence holds uncut, [B]."""
         lengths = self._lengths(texts, np)
         return self._fits(lengths, np.cumsum(lengths, axis=1)).sum(axis=1)
+
+    def longest(self, texts: np.ndarray) -> int:
+        """Tokens of the longest sequence of text numbers [B, k], start and end included."""
+        lengths = self._lengths(texts, np)
+        return 2 + int(self._used(lengths, np.cumsum(lengths, axis=1), np).max(initial=0))
+
+    def _used(self, lengths: Any, ends: Any, xp: Any) -> Any:
+        """Tokens between start and end [B], of texts with these lengths and ends [B, k]."""
+        total = ends[:, -1]
+        if self.cut == "snippet":
+            total = xp.max(xp.where(self._fits(lengths, ends), ends, 0), axis=1)
+        return xp.clip(total - len(self.tokenizer.separator), 0, self.tokenizer.length - 2)  # none follows the last
 
     def _lengths(self, texts: Any, xp: Any) -> Any:
         return xp.where(texts >= 0, self.lengths[texts], 0)  # −1 reads some text, and is masked

@@ -22,6 +22,7 @@ from rac_jax.weights import catalogue, glove
 
 CLIP_MERGES = 49152 - 256 - 2  # the file holds more; CLIP's vocabulary stops here
 CLIP_LENGTH = 77
+CLIP_FILE = "bpe_simple_vocab_16e6.txt.gz"
 CLIP_SPECIALS = ("<|startoftext|>", "<|endoftext|>")
 CLIP_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"""  # contractions, words, digits, other signs
 WORD_END = "</w>"
@@ -45,10 +46,13 @@ class Tokenizer:
 
 
 def from_config(config: ConfigDict) -> Tokenizer:
-    """The tokenizer of T. The vocabularies of BERT and GloVe are stored beside their weights."""
+    """The tokenizer of T. The vocabularies of BERT and GloVe are stored beside their weights.
+
+    An exported run brings its vocabulary along; then config.model.text.weights is its path (run.with_own_files).
+    """
     name, weights = config.model.text.name, config.model.text.weights
     if name == "clip_text":
-        return clip()
+        return clip(Path(weights) if Path(weights).name == CLIP_FILE else None)
     if name in ("bert", "minilm"):
         return word_pieces(catalogue.resolve(weights or name, config.weights_dir))
     if name == "glove":
@@ -59,12 +63,12 @@ def from_config(config: ConfigDict) -> Tokenizer:
     raise ConfigError(f"config.model.text.name is {name!r}; known: {known}")
 
 
-def clip() -> Tokenizer:
-    """CLIP's byte-pair encoding, from the vocabulary file inside the package openai-clip.
+def clip(file: Path | None = None) -> Tokenizer:
+    """CLIP's byte-pair encoding, from its vocabulary file; by default the one inside the package openai-clip.
 
     It is put together here because importing transformers for it takes a second, at every start.
     """
-    vocabulary, merges = _clip_vocabulary(_clip_file())
+    vocabulary, merges = _clip_vocabulary(file or clip_file())
     suffix = {"continuing_subword_prefix": "", "end_of_word_suffix": WORD_END}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, merges, unk_token=CLIP_SPECIALS[1], **suffix))
     spaces = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
@@ -83,15 +87,14 @@ def clip() -> Tokenizer:
     return Tokenizer(encode, len(vocabulary), CLIP_LENGTH, start, end, separator, fingerprint=fingerprint)
 
 
-def _clip_file() -> Path:
+def clip_file() -> Path:
+    """The vocabulary file inside the package openai-clip."""
     package = importlib.util.find_spec("clip")  # not imported, because it needs torch
     for folder in (package.submodule_search_locations or []) if package else []:
-        file = Path(folder) / "bpe_simple_vocab_16e6.txt.gz"
+        file = Path(folder) / CLIP_FILE
         if file.exists():
             return file
-    raise FileNotFoundError(
-        "CLIP's vocabulary (bpe_simple_vocab_16e6.txt.gz) was not found; pip install openai-clip==1.0.1"
-    )
+    raise FileNotFoundError(f"CLIP's vocabulary ({CLIP_FILE}) was not found; pip install openai-clip==1.0.1")
 
 
 def _clip_vocabulary(file: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:

@@ -76,7 +76,7 @@ def test_a_device_without_enough_memory_names_the_fields(config, tmp_path, monke
         check._compiled(found)
 
 
-@pytest.mark.parametrize("variant", ["instant", "finetune"])
+@pytest.mark.parametrize("variant", ["instant", ""])
 def test_training_on_keys_or_views_decodes_no_image(tmp_path, variant, monkeypatch):
     """Before, the check compared the rate of decoding with that of steps, and reported a problem."""
     monkeypatch.setattr(check.pipeline, "train_batches", lambda *_, **__: pytest.fail("images are decoded"))

@@ -148,7 +148,7 @@ def test_an_index_on_the_devices_is_counted(compiled):
 
 def test_training_on_views_knows_the_keys_of_plain_images():
     """As retrieval/feed.py gives them. Before, another program was compiled than the run needs."""
-    c = shrink(demo.get_config("finetune"))
+    c = shrink(demo.get_config())
     found = programs.of_run(c, jax.devices(), 14, 297)
     trained, evaluated = found["train"].arguments[2], found["evaluate"].arguments[3]
     assert trained["own_key"].shape == trained["key"].shape == (16, 24) and trained["own_key"].dtype == "float32"

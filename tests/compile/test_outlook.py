@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import cifar100_lt, demo
+from configs import cifar100_lt, demo, folder
 from rac_jax import config as configs
 from rac_jax.compile import outlook
 from rac_jax.compile.outlook import Times
@@ -12,7 +12,7 @@ from tests.test_configs import shrink
 
 
 def finetuned():
-    c = shrink(demo.get_config("finetune"))
+    c = shrink(demo.get_config())
     c.train.batch_size, c.train.epochs, c.train.views = 10, 3.0, 4
     return c
 
@@ -35,8 +35,8 @@ SMALL = """
 from configs import demo
 from tests.test_configs import shrink
 
-def get_config(variant):
-    return shrink(demo.get_config(variant))
+def get_config(variant=""):
+    return shrink(demo.get_config())
 """
 
 
@@ -47,17 +47,20 @@ def test_without_views_each_step_sees_its_images():
     assert outlook.estimate(c, times, 100, 60) == pytest.approx(5 + (300 + 60) * 0.03 + 30 * 0.5)
 
 
-@pytest.mark.parametrize(
-    "config, batch", [(demo.get_config("instant+lite2"), 32), (cifar100_lt.get_config("instant"), 128)]
-)
+@pytest.mark.parametrize("config, batch", [(folder.get_config("lite2"), 64), (cifar100_lt.get_config("instant"), 128)])
 def test_what_comes_next_is_the_config_that_is_named(config, batch):
     """On the run's own data. Before, it was one recipe for all: batch 64, and blocks of another B were frozen."""
     config.data.root, config.data.image_size = "somewhere", 96
     then = outlook.next_config(config)
     assert then.train.batch_size == batch and then.train.views and then.data == config.data
     assert then.optim.frozen == (
-        r"base\.(stem|blocks\.([0-9]|1[0-4])\.)" if batch == 32 else r"base\.(stem|blocks\.([0-9]|10)\.)"
+        r"base\.(stem|blocks\.([0-9]|1[0-4])\.)" if batch == 64 else r"base\.(stem|blocks\.([0-9]|10)\.)"
     )
+
+
+def test_the_demos_next_config_trains_all_of_b():
+    then = outlook.next_config(demo.get_config("instant"))
+    assert (then.name, then.optim.frozen, then.train.views, then.train.batch_size) == ("demo_finetune", "", 0, 32)
 
 
 def test_without_its_file_the_run_itself_is_finetuned():
@@ -78,7 +81,7 @@ def test_a_file_that_is_no_config_is_named(tmp_path):
 def test_a_short_run_names_what_comes_next_and_its_time(tmp_path, capsys, monkeypatch):
     c = shrink(demo.get_config("instant"))
     (tmp_path / "small.py").write_text(SMALL)
-    c.train.then = f"{tmp_path / 'small.py'}:finetune"
+    c.train.then = f"{tmp_path / 'small.py'}"
     dataset = outlook.data.load(c)
     record.start(c, dataset, tmp_path)
     seen = []
@@ -88,7 +91,7 @@ def test_a_short_run_names_what_comes_next_and_its_time(tmp_path, capsys, monkey
     assert (images, evaluated) == (297, 661) and config.train.views and configs.voices(config)[0] == "base"
     assert 0 < times.step < 60 and 0 < times.encoding < 5 and 0 < times.decoding < 5
     assert config.train.batch_size == 16
-    said = f"{c.train.then} would train B's upper blocks as well, in about 3 minutes here"
+    said = f"{c.train.then} would train B as well, in about 3 minutes here"
     assert said in capsys.readouterr().out
 
 

@@ -14,8 +14,8 @@ PHOTO = load_sample_images().images[0]  # [427, 640, 3]
 
 
 @pytest.mark.parametrize(("height", "width"), [(427, 640), (300, 200), (256, 256), (50, 61)])
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_centre_crop_is_resize_then_cut(height: int, width: int, interpolation: str):
+@pytest.mark.parametrize(("interpolation", "most"), [("bicubic", 9), ("bilinear", 1), ("nearest", 0)])
+def test_centre_crop_is_pillows_resize_then_cut(height: int, width: int, interpolation: str, most: int):
     """timm's evaluation: the shorter side to floor(224 / 0.95) = 235, then the integer centre."""
     image = np.ascontiguousarray(PHOTO[:height, :width])
     long = int(235 * max(height, width) / min(height, width))
@@ -24,7 +24,9 @@ def test_centre_crop_is_resize_then_cut(height: int, width: int, interpolation: 
     left, top = round((size[0] - 224) / 2), round((size[1] - 224) / 2)
     expected = np.asarray(resized.crop((left, top, left + 224, top + 224)))
     result = transforms.CentreCrop(224, 0.95, interpolation)(image, np.random.default_rng(0))
-    np.testing.assert_array_equal(result, expected)
+    difference = np.abs(result.astype(int) - expected)
+    assert difference.max() <= most
+    assert difference.mean() < 0.2 and np.mean(difference > 1) < 0.001
 
 
 def test_centre_crop_of_extremes():
@@ -32,6 +34,8 @@ def test_centre_crop_of_extremes():
     random = np.random.default_rng(0)
     assert crop(np.full((1, 1, 3), 7, np.uint8), random).tolist() == [[[7] * 3] * 32] * 32
     assert crop(np.full((1, 3_000_000, 3), 9, np.uint8), random).shape == (32, 32, 3)
+    for height, width in random.integers(1, 100, (200, 2)):
+        assert crop(PHOTO[:height, :width], random).shape == (32, 32, 3)
     exact = transforms.CentreCrop(8, 1.0, "bicubic")
     np.testing.assert_array_equal(exact(PHOTO[:8, :8], random), PHOTO[:8, :8])
 
@@ -41,7 +45,7 @@ def test_centre_crop_of_extremes():
 def test_resize_is_pillows(name: str, most: int, shape: tuple[int, int]):
     image, resample = PHOTO[: shape[0], : shape[1]], transforms.INTERPOLATION[name]
     expected = np.asarray(Image.fromarray(np.ascontiguousarray(image)).resize((64, 64), resample))
-    difference = np.abs(transforms.resize(image, 64, resample).astype(int) - expected)
+    difference = np.abs(transforms.resize(image, (64, 64), resample).astype(int) - expected)
     assert difference.max() <= most
     assert np.mean(difference > 1) < 0.01
 

@@ -1,5 +1,6 @@
 """A run is exported by the command, moved, and answers where the original and its files are gone."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -9,9 +10,12 @@ import sys
 import pytest
 from PIL import Image
 
+import rac_jax
 from rac_jax import data
 from rac_jax.export import folder as export
 from rac_jax.memory import manifest, store
+from rac_jax.retrieval import tokenizers
+from rac_jax.run import with_own_files
 from rac_jax.runtime import workdirs
 from tests import tiny
 
@@ -59,6 +63,7 @@ def test_an_export_is_complete_or_absent(trained, tmp_path):
         "eval",
         "coverage.json",
         "held_out.npy",
+        "vocabulary",
     }
     assert [path.name for path in (tmp_path / "new" / "checkpoints").iterdir()] == ["20"]
     assert store.read(tmp_path / "new" / "memory").fingerprint == store.read(trained / "memory").fingerprint
@@ -73,6 +78,22 @@ def test_an_export_is_complete_or_absent(trained, tmp_path):
     with pytest.raises(OSError, match=r"keys-\d+\.bin"):
         export.write(damaged, tmp_path / "other")
     assert not list(tmp_path.glob("other*"))
+
+
+def test_an_export_brings_the_vocabulary_of_t(trained, tmp_path, monkeypatch):
+    export.write(trained, tmp_path / "new")
+    texts = ["Granny Smith apples", "a naïve 2 %"]
+    expected = tokenizers.from_config(workdirs.read_config(trained))
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name == "clip" else real(name, *of))
+    with pytest.raises(FileNotFoundError, match="openai-clip"):
+        tokenizers.from_config(workdirs.read_config(trained))
+    config = with_own_files(workdirs.read_config(tmp_path / "new"), tmp_path / "new")
+    found = tokenizers.from_config(config)
+    assert found.encode(texts) == expected.encode(texts) and found.fingerprint == expected.fingerprint
+    export.write(tmp_path / "new", tmp_path / "again")  # an export can be exported
+    assert (tmp_path / "again" / "vocabulary" / tokenizers.CLIP_FILE).is_file()
+    assert rac_jax.load(tmp_path / "new").predict(data.load(tiny.config()).split("test").images[0])["label"]
 
 
 def test_no_path_of_this_machine_is_exported(trained, tmp_path):

@@ -278,19 +278,13 @@ def test_an_index_is_measured_once_and_its_keys_are_another_ones_too(tmp_path):
     ]
 
 
-def test_a_row_that_does_not_exist_is_an_error_that_lists_the_rows():
-    command = [
-        sys.executable,
-        "-m",
-        "rac_jax.reproduce",
-        "fusion",
-        "--config=configs/digits.py",
-        "--rows=paper,nowhere",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize("flag", ["rows", "without"])
+def test_a_row_that_does_not_exist_is_an_error_that_lists_the_rows(flag):
+    command = [sys.executable, "-m", "rac_jax.reproduce", "fusion", "--config=configs/digits.py"]
+    done = subprocess.run([*command, f"--{flag}=paper,nowhere"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     rows = '"paper", "sqrt", "learned", "sum"'
-    assert done.stderr.strip() == f"error: --rows: there is no row 'nowhere'; the rows are {rows}"
+    assert done.stderr.strip() == f"error: --{flag}: there is no row 'nowhere'; the rows are {rows}"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from rac_jax.data.files import FileImages
 from rac_jax.memory import build, edit
 from rac_jax.reproduce import runs
 from rac_jax.reproduce.experiment import Experiment
-from rac_jax.reproduce.tables import TABLES, by_variant, external, fitting
+from rac_jax.reproduce.tables import TABLES, asked_for, by_variant, external, fitting
 from tests.memory.conftest import keys as keys
 from tests.memory.conftest import make
 
@@ -27,6 +27,19 @@ def test_rows_are_of_the_data_set_and_of_the_voices():
     with_votes, without = (fitting(TABLES["noise"], demo.get_config(variant)).rows for variant in ("", "rac"))
     reliable = [row for row in with_votes if row.name.endswith("reliability")]
     assert len(reliable) == 7 and len(with_votes) - len(without) == 7
+
+
+@pytest.mark.parametrize(
+    ("rows", "without", "asked"),
+    [
+        ([], [], ["paper", "sqrt", "learned", "sum"]),
+        (["sum", "paper"], [], ["paper", "sum"]),
+        ([], ["paper", "minutes"], ["sqrt", "learned", "sum"]),
+        (["sum", "paper"], ["paper"], ["sum"]),
+    ],
+)
+def test_rows_are_chosen_and_left_out_by_name(rows, without, asked):
+    assert [row.name for row in asked_for(TABLES["fusion"], rows, without)] == asked
 
 
 @pytest.mark.parametrize(("variant", "base"), [("instant", "keys"), ("rac", "efficientnet_lite0")])
@@ -59,7 +72,7 @@ def test_every_row_of_every_table_is_valid(tmp_path, name):
 
 
 def test_b_alone_sees_images_and_another_b_is_not_frozen(tmp_path):
-    experiment = Experiment(tmp_path, [], demo.get_config("finetune"), "test")
+    experiment = Experiment(tmp_path, [], demo.get_config(), "test")
     rows = {row.name: experiment.run_config(row, 0) for row in fitting(TABLES["main"], experiment.config).rows}
     alone, scratch, together = rows["LDAM"], rows["ResNet-50 from scratch, CE"], rows["RAC"]
     assert alone.train.views == 0 and alone.model.head_start == "random" and alone.optim.frozen
@@ -71,7 +84,7 @@ def test_b_alone_sees_images_and_another_b_is_not_frozen(tmp_path):
 
 def test_b_alone_has_the_views_and_the_start_of_the_other_rows(tmp_path):
     """Before, the row was trained on images from a random head, and compared with rows that start from class means."""
-    config = demo.get_config("finetune")
+    config = demo.get_config()
     experiment, table = Experiment(tmp_path, [], config, "test"), fitting(TABLES["main"], config)
     row = next(row for row in table.rows if row.name == "CE")
     ran = experiment.run_config(row, 0)

@@ -5,12 +5,15 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.data import pipeline
+from rac_jax.models.clip_text import ClipText
 from rac_jax.retrieval import feed
 from rac_jax.retrieval.lookup import LookupFailed
+from rac_jax.retrieval.snippets import Snippets
 from rac_jax.run import Run
 from tests import tiny
 
@@ -39,8 +42,10 @@ def assert_same_neighbours(found, expected):
         jax.tree.map(np.testing.assert_array_equal, batch, other)
         keys = [side["key"] / np.linalg.norm(side["key"], axis=1, keepdims=True) for side in (mine, theirs)]
         np.testing.assert_allclose(*keys, atol=1e-4)
-        for name in ("tokens", "rows", "inside"):
+        for name in ("rows", "inside"):
             np.testing.assert_array_equal(mine[name], theirs[name])
+        tokens, whole = mine["tokens"], theirs["tokens"]
+        np.testing.assert_array_equal(np.pad(tokens, ((0, 0), (0, whole.shape[1] - tokens.shape[1]))), whole)
         np.testing.assert_allclose(mine["similarities"], theirs["similarities"], atol=1e-5)
 
 
@@ -114,6 +119,31 @@ def test_cached_neighbours_for_evaluation_are_others_than_for_training(parts):
     found = fed(parts, "cached", plain, training=False)
     assert_same_neighbours(found, expected)
     np.testing.assert_array_equal(found[0][1]["rows"][:, 0], np.arange(16))
+
+
+def test_what_is_padding_in_every_cached_sequence_is_not_fed(tmp_path):
+    config = tiny.config(devices=1)
+    config.memory.k = 3
+    parts = Run.from_config(config, tmp_path)
+    plain = [plain_batch(parts, range(16))]
+    (_, whole), (_, cut) = *fed(parts, "callback", plain), *fed(parts, "cached", plain)
+    assert whole["tokens"].shape == (16, 77)
+    assert cut["tokens"].shape == (16, feed.ROUNDED)  # start, "seven, seven, seven", end
+    t = ClipText(**tiny.TINY_TEXT, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(*(t(found["tokens"]) for found in (whole, cut)), atol=1e-6)
+
+
+def test_longer_texts_in_the_memory_widen_what_is_fed(tmp_path, monkeypatch):
+    config = tiny.config(devices=1)
+    config.memory.k = 3
+    parts = Run.from_config(config, tmp_path)
+    longer = Snippets.tokenise(["seven of nine" + " or ten" * 6] * 10, parts.retriever.lookup.snippets.tokenizer)
+    monkeypatch.setattr(parts.retriever.lookup, "snippets", longer)
+    (_, found), *_ = fed(parts, "cached", [plain_batch(parts, range(16))])
+    expected = longer.join(np.zeros((16, 3), int))
+    assert found["tokens"].shape == (16, 64)  # 3 × 15 ids, two commas, start and end
+    np.testing.assert_array_equal(found["tokens"], expected[:, :64])
+    assert not expected[:, 64:].any()
 
 
 def test_on_the_devices_the_same_neighbours_are_found_as_by_a_flat_index(tmp_path):

@@ -106,3 +106,11 @@ def test_real_captions_are_cut_between_words():
     words = caption.split()
     kept = next(n for n in range(len(words)) if len(clip.encode([" ".join(words[: n + 1])])[0]) > 75)
     assert table.tokens[: table.lengths[0] - 1].tolist() == clip.encode([" ".join(words[:kept])])[0]
+
+
+@pytest.mark.parametrize("cut", ["snippet", "token"])
+@pytest.mark.parametrize("texts", [[0, 1], [1, 2], [3, 1], [1, 0, 0, 0], [2], [-1], [1, -1]])
+def test_the_longest_sequence_is_as_long_as_the_joined_one(texts, cut):
+    snippets = Snippets.tokenise(TEXTS, letters(), cut)
+    numbers = np.array([texts, [-1] * len(texts)])
+    assert snippets.longest(numbers) == 1 + np.flatnonzero(snippets.join(numbers)[0] == END)[0]

@@ -55,7 +55,7 @@ ODD = [
 def test_any_text_has_the_ids_that_transformers_gives_it(clip):
     from transformers import CLIPTokenizer
 
-    vocabulary, merges = tokenizers._clip_vocabulary(tokenizers._clip_file())
+    vocabulary, merges = tokenizers._clip_vocabulary(tokenizers.clip_file())
     theirs = CLIPTokenizer(vocab=vocabulary, merges=merges)
     random = np.random.default_rng(0)
     letters = [*"abcXYZ  ',.’é0123-_<|>\n", *map(chr, range(0x20, 0x2100, 7))]
