@@ -103,7 +103,7 @@ def add_rows(folder, keys, labels, source="more"):
 def test_a_class_that_only_the_memory_has_is_answered_and_goes_with_its_rows(trained, copy):
     config, before = instant(), trained[1]
     run, *_ = evaluate.restore(config, copy, None, split="test")
-    nines = np.flatnonzero(run.dataset.split("test").labels == 9)
+    nines = np.flatnonzero(run.dataset.split("test").labels == 9)[:9]  # fewer than the trained nines they resemble
     keys = np.load(next((copy / "neighbours").glob("view0_test-*.npy")))["key"]
     add_rows(copy / "memory", keys[nines], ["the ninth"] * len(nines))  # under another name: a new class
     said, _, run = answers(config, copy)
@@ -128,7 +128,7 @@ def test_rows_added_to_a_class_move_its_prototype_and_its_count(trained, copy):
     add_rows(copy / "memory", np.asarray(memory.keys[rows]), ["9"] * len(rows))
     run, *_ = evaluate.restore(config, copy, None, split="test")
     assert float(run.knowledge.counts[9]) == 2 * len(rows)
-    np.testing.assert_allclose(run.knowledge.sums[9], 2 * memory.class_sums()[9], rtol=1e-5)
+    np.testing.assert_allclose(run.knowledge.sums[9], 2 * memory.class_sums()[9], rtol=1e-5, atol=1e-6)
 
 
 def test_predict_names_labels_of_voices_and_neighbours(trained, tmp_path):

@@ -17,6 +17,7 @@ from rac_jax import data, optimizer
 from rac_jax.compile import programs
 from rac_jax.config import ConfigError
 from rac_jax.data import record
+from rac_jax.retrieval import feed
 
 STEPS = 2  # that are timed, after one that is not
 IMAGES = 8  # that are decoded
@@ -64,10 +65,17 @@ def next_config(config: ConfigDict) -> ConfigDict:
 
 
 def estimate(config: ConfigDict, times: Times, images: int, evaluated: int) -> float:
-    """Seconds of a run with its evaluation, for these times of its parts. Views of images are encoded once."""
+    """Seconds of a run with its evaluation, for these times of its parts.
+
+    Views are decoded and encoded once. Without them each step decodes its images, and E sees those too unless the
+    neighbours are cached.
+    """
     steps = optimizer.total_steps(config, images)
-    seen = images * config.train.views or steps * config.train.batch_size
-    return times.compiling + (seen + evaluated) * (times.encoding + times.decoding) + steps * times.step
+    drawn, views = steps * config.train.batch_size, config.train.views
+    decoded = images * views or drawn
+    encoded = images * max(1, views) if feed.lookup_of(config) == "cached" else drawn
+    apart = (decoded + evaluated) * times.decoding + (encoded + evaluated) * times.encoding
+    return times.compiling + apart + steps * times.step
 
 
 def measured(config: ConfigDict, classes: int, images: int) -> Times:

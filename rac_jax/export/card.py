@@ -50,6 +50,8 @@ def _model(config: ConfigDict, memory: Manifest | None, step: int, *, included: 
         if role == "encoder" and settings.weights:
             where += ", included" if included else ", not included: found by name where the run is loaded"
         lines.append(f"- {roles[role]}: `{settings.name}` ({where})")
+        if settings.name == "clip_text":
+            lines.append("- T's vocabulary, included: that of OpenAI's CLIP (MIT licence, copyright 2021 OpenAI)")
     lines.append(f"- images: {config.data.image_size} pixels, crop {config.data.crop}")
     if memory is not None:
         lines.append(f"- E's weights, SHA-256: `{memory.recipe['encoder']['weights']}`")

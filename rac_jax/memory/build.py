@@ -17,7 +17,7 @@ from tqdm import tqdm
 from rac_jax import config as configs
 from rac_jax import data, sharding, weights
 from rac_jax.config import ConfigError
-from rac_jax.data import pipeline
+from rac_jax.data import pipeline, transforms
 from rac_jax.data.dataset import Dataset, Split
 from rac_jax.memory import edit, index, keep, kept_keys, manifest, sources, store, thumbnails
 from rac_jax.memory.index.milvus import MilvusFailed
@@ -309,6 +309,7 @@ def make_recipe(config: ConfigDict, encoder: Encoder) -> Recipe:
             "image_size": config.data.image_size,
             "crop": config.data.crop,
             "interpolation": config.data.interpolation,
+            "resize": transforms.RESIZE,
             "mean": list(encoder.preprocessing.mean),
             "std": list(encoder.preprocessing.std),
         },

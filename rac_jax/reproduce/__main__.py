@@ -59,6 +59,8 @@ def main(argv: list[str]) -> None:
     if len(argv) != 2 or argv[1] not in (*TABLES, "all") or CONFIG.value is None:
         raise app.UsageError(f"name a table and a --config; the tables are {', '.join(TABLES)}, or all\n\n{__doc__}")
     names = [name for name in TABLES if name not in WITHOUT.value] if argv[1] == "all" else [argv[1]]
+    if not names:
+        raise app.UsageError("--without names every table")
     config = CONFIG.value
     folder = Path(OUT.value or f"runs/reproduce_{config.name}")
     experiment = Experiment(folder, given_flags(sys.argv[1:]), config, SPLIT.value)
@@ -160,7 +162,7 @@ def run(name: str, table: Table, experiment: Experiment, seeds: int) -> results.
     If a row cannot be run, its reason takes the place of its results. Rows that were not asked for are shown if they
     are complete or were found to be impossible.
     """
-    asked = asked_for(table, ROWS.value, WITHOUT.value)
+    asked = asked_for(table, ROWS.value, [name for name in WITHOUT.value if name not in TABLES])
     found: dict[str, list[runs.Result] | str] = {row.name: [] for row in asked}
     for row in asked:
         if row.only not in ("", experiment.config.data.name):

@@ -52,7 +52,8 @@ def from_config(config: ConfigDict) -> Tokenizer:
     """
     name, weights = config.model.text.name, config.model.text.weights
     if name == "clip_text":
-        return clip(Path(weights) if Path(weights).name == CLIP_FILE else None)
+        own = Path(weights) if Path(weights).name == CLIP_FILE else Path(weights, CLIP_FILE)
+        return clip(own if weights and own.is_file() else None)
     if name in ("bert", "minilm"):
         return word_pieces(catalogue.resolve(weights or name, config.weights_dir))
     if name == "glove":

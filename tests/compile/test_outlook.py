@@ -40,10 +40,12 @@ def get_config(variant=""):
 """
 
 
-def test_without_views_each_step_sees_its_images():
+def test_without_views_each_step_decodes_its_images_and_e_sees_them_unless_neighbours_are_cached():
     c = finetuned()
     c.train.views = 0
     times = Times(compiling=5.0, step=0.5, encoding=0.02, decoding=0.01)
+    assert outlook.estimate(c, times, 100, 60) == pytest.approx(5 + (300 + 60) * 0.01 + (100 + 60) * 0.02 + 30 * 0.5)
+    c.memory.lookup = "callback"
     assert outlook.estimate(c, times, 100, 60) == pytest.approx(5 + (300 + 60) * 0.03 + 30 * 0.5)
 
 

@@ -50,6 +50,14 @@ def test_resize_is_pillows(name: str, most: int, shape: tuple[int, int]):
     assert np.mean(difference > 1) < 0.01
 
 
+@pytest.mark.parametrize(
+    "image", [np.zeros((9, 9, 3), np.float32), np.zeros((9, 9, 4), np.uint8), np.zeros((9, 9), bool)]
+)
+def test_pixels_of_another_kind_are_not_taken_for_bytes(image: np.ndarray):
+    with pytest.raises(TypeError, match="it must be uint8"):
+        transforms.resize(image, (4, 4), transforms.INTERPOLATION["bilinear"])
+
+
 def test_random_box_covers_scale_and_ratio():
     random = np.random.default_rng(0)
     boxes = [transforms.random_box(400, 300, (0.2, 0.6), (0.75, 1.33), random) for _ in range(2000)]

@@ -51,6 +51,15 @@ def prepared(function, changes):
     return config, Encoder(function, parameters, HALF, 16), mesh
 
 
+def test_keys_of_images_that_were_resized_otherwise_are_refused(tmp_path, monkeypatch):
+    dataset = digits.load(0)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(build.transforms, "RESIZE", 1)
+        open_or_build(dataset, tmp_path / "m")
+    with pytest.raises(manifest.BadMemory, match=r"preprocessing\.resize: 1 there, 2 wanted"):
+        open_existing(dataset, tmp_path / "m")
+
+
 def test_a_row_for_each_training_image_with_its_classs_text(tmp_path):
     dataset = digits.load(0)
     memory = open_or_build(dataset, tmp_path / "m")
