@@ -118,6 +118,9 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.loss.tau = 1.0  # strength of LACE's logit adjustment
     c.loss.reweight = "none"  # none | inverse_sqrt | inverse_log, by class count
     c.loss.smoothing = 0.1  # label smoothing
+    # of fusion "paper": weight of each voice's own loss beside that of the fused answer; the paper has none. A text
+    # encoder from scratch may need it: see docs/method.md
+    c.loss.own = 0.0
 
     c.optim = ConfigDict()
     c.optim.name = "adamw"  # adamw | sgd (momentum beta1; decay is part of the gradient)

@@ -163,6 +163,7 @@ RULES: dict[str, Rule] = {
     "loss.tau": _number(0, 100),
     "loss.reweight": _choice("none", "inverse_sqrt", "inverse_log"),
     "loss.smoothing": SHARE,
+    "loss.own": _number(0, 100),
     "optim.name": _choice("adamw", "sgd"),
     "optim.learning_rate": _number(0, 1e3),
     "optim.min_learning_rate": _number(0, 1e3),

@@ -305,6 +305,7 @@ def _model(config: ConfigDict, num_classes: int, key_width: int, tokenizer: Toke
         weights=tuple(m.weights[voice] for voice in configs.voices(config)),
         sharpness=m.sharpness,
         scale=m.scale,
+        own_loss=config.loss.own,
         temperature=m.vote.temperature,
         tau=m.vote.tau,
         epsilon=m.vote.epsilon,

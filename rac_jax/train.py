@@ -150,9 +150,9 @@ def make_train_step(
         arguments = batch.get("image"), Neighbours.of(found), knowledge
         logits = model(*arguments, train=True, keys=batch["key"], left_out=left_out)
         loss = jnp.float32(0.0)
-        for voice in model.trained:
+        for voice, weight in model.trained.items():
             answer = logits[voice][:, : len(class_counts)]  # classes that only the memory has are not trained
-            loss += mean(losses.general(answer, labels, terms, config.loss.smoothing), mask)
+            loss += weight * mean(losses.general(answer, labels, terms, config.loss.smoothing), mask)
         right = {f"accuracy_{voice}": mean(_right(values, labels), mask) for voice, values in logits.items()}
         if found and knowledge:
             share = evaluate.share_of_true_class(knowledge.row_label, found["rows"], labels)

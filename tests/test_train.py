@@ -81,6 +81,17 @@ def test_the_same_losses_on_other_meshes_and_in_parts(eight, tmp_path, data, fsd
         assert found["voices"][voice]["all"] == pytest.approx(accuracy["all"], abs=0.0041)
 
 
+def test_losses_of_the_voices_are_added_with_their_weight(tmp_path):
+    first = {}
+    for weight in (0.0, 0.5, 1.0):
+        config = tiny.config(devices=1)
+        config.loss.own, config.train.steps = weight, 1
+        config.memory.dir = str(tmp_path / "memory")
+        (first[weight],) = run(config, tmp_path / str(weight))
+    assert first[1.0] - first[0.0] == pytest.approx(2 * (first[0.5] - first[0.0]), rel=1e-4)
+    assert first[1.0] > first[0.0] + 2  # two losses of about ln 10
+
+
 def test_the_loss_falls(eight):
     assert np.mean(eight[0][-5:]) < np.mean(eight[0][:5]) - 0.1
 

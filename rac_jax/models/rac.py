@@ -57,6 +57,7 @@ class VoiceSettings:
     weights: tuple[float, ...] = (1.0, 1.0)  # of the voices in the sum; only their ratios matter
     sharpness: float = 1.0  # a factor of the sum
     scale: str = "sqrt"  # of the paper's fusion: paper | sqrt | learned
+    own_loss: float = 0.0  # of the paper's fusion: weight of each voice's own loss beside that of the fused answer
     temperature: float = 0.05
     tau: float = 1.0
     epsilon: float = 1e-3
@@ -113,15 +114,18 @@ class RAC(nnx.Module):
         return speaking[0] if len(speaking) == 1 else FUSED
 
     @property
-    def trained(self) -> tuple[str, ...]:
-        """The names of the logits that have a loss.
+    def trained(self) -> dict[str, float]:
+        """The logits that have a loss, by name, and its weight.
 
         In the sum each voice is trained by itself. Trained through the sum, a voice relies on the others, and edits of
         the memory do harm. The vote learns nothing.
         """
-        if self.settings.fusion == "paper" or len(self.settings.speaking) == 1:
-            return (self.output,)
-        return tuple(voice for voice in self.settings.speaking if voice != "vote")
+        speaking, own = self.settings.speaking, self.settings.own_loss
+        if len(speaking) == 1:
+            return {self.output: 1.0}
+        if self.settings.fusion == "paper":
+            return {FUSED: 1.0, **(dict.fromkeys(speaking, own) if own else {})}
+        return {voice: 1.0 for voice in speaking if voice != "vote"}
 
     def __call__(
         self,

@@ -73,6 +73,19 @@ def test_a_learned_scale_starts_at_half_the_root():
     assert model.scale() == pytest.approx(2.0 * np.e)
 
 
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({}, {"rac": 1.0}),
+        ({"own_loss": 0.5}, {"rac": 1.0, "base": 0.5, "text": 0.5}),
+        ({"own_loss": 0.5, "speaking": ("text",)}, {"text": 1.0}),
+        ({"own_loss": 0.5, "fusion": "sum"}, {"base": 1.0, "text": 1.0}),
+    ],
+)
+def test_what_has_a_loss(settings, expected):
+    assert make(Constant(), Constant(), num_classes=2, **settings).trained == expected
+
+
 def test_inside_rac_a_voice_believes_by_the_direction_of_its_logits():
     model = make(None, Constant(), num_classes=2, speaking=("text",))
     own = model.probabilities({"text": jnp.array([[0.0, jnp.log(3.0)]])})
