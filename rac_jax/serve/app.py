@@ -35,7 +35,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     number: {"model": schemas.Error, "description": text}
     for number, text in (
         (400, "The request cannot be used."),
-        (401, "An edit from another machine without the token."),
+        (401, "An edit without the token that it needs."),
         (403, "Not allowed."),
         (404, "There is no such row, source or picture."),
         (409, "The memory does not allow it."),

@@ -2,7 +2,8 @@
 
 - A request must name this server (Host): a page of another site whose name resolves to this machine is refused.
 - A request that is not GET or HEAD must come from this server's own page or from a program, not from another site.
-- Edits from another machine need the token. A request that a proxy forwarded counts as from another machine.
+- Edits from another machine need the token. A request that a proxy forwarded, and says so, counts as from another
+  machine. With `require_token` every edit needs it.
 - A body is read up to a number of bytes and seconds.
 """
 
@@ -20,7 +21,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 SECONDS = 30.0  # between two parts of a body
-FORWARDED = ("forwarded", "x-forwarded-for", "via")
+# Headers of proxies. One that sends none of them cannot be told from a program of this machine.
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 READING = ("/api/predict", "/api/search")  # POST, because they have a body, but they change nothing
 POLICY = "; ".join(
     (
@@ -59,6 +61,7 @@ class Rules:
     names: tuple[str, ...] = ()  # of this server, beside localhost and addresses
     most_bytes: int = 20_000_000  # of a body
     read_only: bool = False
+    require_token: bool = False  # for edits from this machine, too
 
     def check(self, method: str, path: str, headers: dict[str, str], client: str) -> None:
         """Raise Refused for a request that is not allowed."""
@@ -74,12 +77,15 @@ class Rules:
             return
         if self.read_only:
             raise Refused(403, "this server does not edit its memory")
-        if not _is_local(client, headers) and not self._has_token(headers):
-            raise Refused(401, "editing from another machine needs the token that the server printed")
+        if not self._may_edit(headers, client):
+            raise Refused(401, "this edit needs the token that the server printed")
 
     def editable(self, headers: dict[str, str], client: str) -> bool:
         """Whether edits of this client would be accepted."""
-        return not self.read_only and (_is_local(client, headers) or self._has_token(headers))
+        return not self.read_only and self._may_edit(headers, client)
+
+    def _may_edit(self, headers: dict[str, str], client: str) -> bool:
+        return (not self.require_token and _is_local(client, headers)) or self._has_token(headers)
 
     def _has_token(self, headers: dict[str, str]) -> bool:
         given = headers.get("authorization", "")

@@ -50,6 +50,23 @@ def test_edits_from_elsewhere_need_the_token():
     assert status("DELETE", "/api/predict/", client=ELSEWHERE) == 401
 
 
+@pytest.mark.parametrize(
+    "name", ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
+)
+def test_what_a_proxy_says_it_forwards_needs_the_token(name):
+    assert status(client=LOCAL, **{name: "anything"}) == 401
+    assert status(client=LOCAL, **{name: "anything"}, authorization="Bearer secret") == 200
+    assert not RULES.editable({name: "anything"}, LOCAL)
+
+
+def test_behind_a_silent_proxy_every_edit_needs_the_token():
+    rules = Rules(token="secret", require_token=True)
+    assert status(client=LOCAL, rules=rules) == 401 and not rules.editable({}, LOCAL)
+    assert status(client=LOCAL, rules=rules, authorization="Bearer secret") == 200
+    assert rules.editable({"authorization": "Bearer secret"}, LOCAL)
+    assert status(client=LOCAL, rules=rules, path="/api/predict") == 200
+
+
 def test_a_server_that_only_reads_refuses_every_edit():
     rules = Rules(token="secret", read_only=True)
     assert status(rules=rules) == 403 and status(path="/api/search", rules=rules) == 200
