@@ -42,7 +42,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         (413, "Too many bytes."),
         (422, "A parameter has a value that it cannot have."),
         (423, "Another process is changing the memory."),
-        (503, "Too many requests are waiting."),
+        (503, "Too many requests, or too many bytes of them, are waiting."),
         (507, "The memory cannot be written."),
     )
 }
