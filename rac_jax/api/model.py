@@ -263,10 +263,11 @@ class Model:
         free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(taken) + 3))) if n not in taken)
         return self.workdir / IMAGES / free
 
-    def teach(self, image: Picture, label: str | None = None, *, text: str = "", source: str = TAUGHT) -> int:
+    def teach(self, image: Picture, label: str | None = None, *, text: str = "", source: str | None = None) -> int:
         """Add one image to the memory, with a label, a text or both, and keep a thumbnail of it. Returns its row.
 
-        The source is begun with its first row; one that was added as a whole takes no rows.
+        The source is begun with its first row; one that was added as a whole takes no rows. By default it is "taught",
+        or "taught 2" if a source of that name was added as a whole.
         """
         if not label and not text:
             raise ValueError("a row needs a label or a text")
@@ -280,7 +281,7 @@ class Model:
             jpeg=thumbnails.encode(shown, max(config.memory.thumbnails, thumbnails.SIDE)),
         )
         with self.live.edited() as editor:
-            return rows.add(editor, source, row)
+            return rows.add(editor, source or rows.free_name(editor.manifest, TAUGHT), row)
 
     def forget(self, row: int) -> None:
         """Remove one row from the memory. It stays on the disk until `python -m rac_jax.memory compact`."""

@@ -177,12 +177,8 @@ class Guard:
                 async with asyncio.timeout(min(SECONDS, left)):
                     message = await receive()
             except TimeoutError:
-                late = (
-                    f"nothing came for {SECONDS:.0f}"
-                    if SECONDS < left
-                    else f"the body was not complete after {DEADLINE:.0f}"
-                )
-                raise Refused(408, f"{late} seconds") from None
+                waited = f"nothing came for {SECONDS:.0f}", f"the body was not complete after {DEADLINE:.0f}"
+                raise Refused(408, f"{waited[left < SECONDS]} seconds") from None
             if message["type"] == "http.request":
                 if hold(len(message.get("body", b""))) > most:
                     raise too_long

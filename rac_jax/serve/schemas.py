@@ -108,5 +108,5 @@ class Description(Schema):
     memory: bool
     editable: bool
     coverage: float | None
-    keys: str  # changes when row numbers do
+    keys: str = Field(description="Changes when row numbers do, and with every start of the server.")
     most_bytes: int

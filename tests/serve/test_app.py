@@ -75,6 +75,22 @@ def test_a_new_class_is_taught_and_undone(served, model):
     assert status == 201 and row["label"] is None and row["text"] == "a round thing"
 
 
+def test_a_picture_is_taught_where_a_source_of_that_name_was_added_as_a_whole(served, model):
+    client, _ = served
+    image = pixels(NEW, 1, "test")[0]
+    model.add(pixels(1, 1, "test"), ["the 1"], source="taught")
+    assert client("POST", "/api/rows?label=eight&source=taught", encoded(image))[0] == 409  # as it was asked for
+    for source in ("", "&source=%20"):
+        status, row = client("POST", f"/api/rows?label=eight{source}", encoded(image))
+        assert status == 201 and row["source"] == "taught 2"
+        assert client("DELETE", f"/api/rows/{row['row']}?image={row['image']}")[0] == 200
+    row = model.teach(image, "eight")
+    assert model.memory.row(row)["source"] == "taught 2"
+    model.remove("taught")
+    row = model.teach(image, "eight")
+    assert model.memory.row(row)["source"] == "taught"
+
+
 def test_sources_are_switched_and_removed(served):
     client, _ = served
     image = pixels(NEW, 1, "test")[0]
@@ -145,7 +161,7 @@ def test_requests_at_the_same_time_share_batches(standing):
         ("POST", "/api/rows", b"x", 400, "a row needs a label or a text"),
         ("POST", "/api/rows?label=%00", b"x", 400, "a label is 1 to 200 printable characters"),
         ("POST", "/api/rows?label=" + 201 * "a", b"x", 400, "a label is 1 to 200 printable characters"),
-        ("POST", "/api/rows?label=a&source=%20", b"x", 400, "a row needs a label or a text, and a source"),
+        ("POST", "/api/rows?label=%20&source=a", b"x", 400, "a row needs a label or a text"),
         ("GET", "/api/rows/99999", None, 404, "there is no row 99999"),
         ("GET", "/api/rows/-1", None, 404, "there is no row -1"),
         ("GET", "/api/rows/../../etc/passwd", None, 404, "not found"),
@@ -201,7 +217,8 @@ def test_examples_are_of_the_memory_where_the_data_are_not(standing):
     client, _ = standing
     found = client.get("/api/examples")
     assert found["split"] == "" and len(found["some"]) == 12
-    assert client.raw("GET", f"/api/examples/{found['some'][0]['number']}")[2].startswith(b"\xff\xd8")
+    path = f"/api/examples/{found['some'][0]['number']}?of=anything&small=true"
+    assert client.raw("GET", path)[2].startswith(b"\xff\xd8")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -99,6 +100,14 @@ def test_a_new_class_is_taught_undone_and_its_source_switched_off(page, served):
     page.wait("return document.querySelector('#notice').innerText.startsWith('Undone')")
     until_label(page, before["label"])
     assert client.get("/health")["rows"] == 40 and len(client.get("/api/sources")) == 1
+
+
+def test_pictures_are_asked_for_with_the_name_of_the_server(page, served):
+    client, _ = served
+    keys = client.get("/api/run")["keys"]
+    sources = page.run("return [...document.querySelectorAll('#examples img, #classes img')].map((one) => one.src)")
+    assert len(sources) == 12 + 4 * 6
+    assert {parse_qs(urlsplit(source).query)["of"][0] for source in sources} == {keys}
 
 
 def test_an_example_is_picked_and_an_unusable_file_explained(page):

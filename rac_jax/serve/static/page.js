@@ -120,10 +120,10 @@ async function showExamples() {
 function example({ number, label }) {
   const pick = () =>
     attempt(async () => {
-      const blob = await api.picture(number);
+      const blob = await api.picture(number, state.run.keys);
       await askNew(blob, label ? `Its label: ${label}` : "");
     });
-  const image = make("img", { src: api.example(number, true), alt: label ?? "", loading: "lazy" });
+  const image = make("img", { src: api.example(number, state.run.keys, true), alt: label ?? "", loading: "lazy" });
   return make("button", { type: "button", title: label ?? "", on: { click: pick } }, image);
 }
 
@@ -176,5 +176,7 @@ function theme() {
 
 theme();
 listen();
-attempt(refresh);
-attempt(showExamples);
+attempt(async () => {
+  await refresh();
+  await showExamples();
+});
