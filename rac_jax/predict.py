@@ -32,7 +32,7 @@ from rac_jax.runtime import commands, compilation, workdirs
 
 UNFAMILIAR = 0.01  # an image with a lower familiarity is marked
 
-Picture = str | Path | Image.Image | np.ndarray
+Picture = str | Path | Image.Image | np.ndarray | jax.Array
 
 
 def main(argv: Sequence[str]) -> None:

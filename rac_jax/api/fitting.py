@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
@@ -20,7 +21,7 @@ from rac_jax.runtime import files
 
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 
-Pictures = str | Path | np.ndarray | Iterable[Picture]  # a folder, a table, or images
+Pictures = str | Path | np.ndarray | jax.Array | Iterable[Picture]  # a folder, a table, or images
 
 
 def default_config() -> ConfigDict:

@@ -18,7 +18,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -150,12 +150,21 @@ class Model:
         """The names of the classes of training."""
         return self.classes[: self._run.classes.trained]
 
+    @overload
+    def predict(self, images: Image.Image, *, coverage: float | None = None) -> Answer: ...
+
+    @overload
+    def predict(self, images: str | Path | np.ndarray | jax.Array, *, coverage: float | None = None) -> Any: ...
+
+    @overload
+    def predict(self, images: Iterable[Picture], *, coverage: float | None = None) -> list[Answer]: ...
+
     def predict(self, images: Picture | Iterable[Picture], *, coverage: float | None = None) -> Any:
         """Classify one image, or many.
 
         Args:
-          images: a path, a picture of Pillow or an array [H, W, 3]; or a folder, an array [N, H, W, 3], or any iterable
-            of images, which is read in batches of config.eval.batch_size.
+          images: a path, a picture of Pillow or an array [H, W, 3] (of numpy, jax or another library); or a folder, an
+            array [N, H, W, 3], or any iterable of images, which is read in batches of config.eval.batch_size.
           coverage: between 0 and 1; answers then have `labels`, a set that holds the true label this often.
 
         Returns:
@@ -330,5 +339,8 @@ def _sorted_out(images: Any) -> tuple[Iterable[Picture], bool]:
     """The images, and whether it is a single one."""
     if isinstance(images, str | Path) and Path(images).is_dir():
         return predict.images_in([Path(images)]), False
-    single = isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim != 4)
+    if hasattr(images, "__array__"):  # of numpy or another library
+        single = np.ndim(images) not in (1, 4)  # several paths, or several images
+        return ([images] if single else np.asarray(images)), single
+    single = isinstance(images, str | Path | bytes) or not isinstance(images, Iterable)
     return ([images] if single else images), single

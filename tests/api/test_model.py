@@ -1,7 +1,11 @@
 """Three lines of Python: fit, predict, edit, save and load; and runs that answer where their data are not."""
 
 import shutil
+import tomllib
+import typing
+from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -84,6 +88,38 @@ def test_one_answer_or_many_from_files_pictures_and_arrays(fitted, tmp_path):
     with pytest.raises(BadImage, match=r"b\.jpg: not a usable image"):
         fitted.predict(tmp_path / "b.jpg")
     assert "error" in fitted.predict([tmp_path / "b.jpg"])[0]
+
+
+def test_one_unusable_image_among_several_has_an_error_and_the_others_answers(fitted, tmp_path):
+    pixels = of_class(3, 2, "train")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:3000])
+    with Image.open(tmp_path / "a.png") as cut:
+        answers = fitted.predict([pixels[0], cut, None, b"GIF89a", pixels[1]])
+    assert ["error" in answer for answer in answers] == [False, True, True, True, False]
+    same([answers[0], answers[4]], fitted.predict(pixels))
+    assert "a.png: not a usable image" in answers[1]["error"] and "of type NoneType" in answers[2]["error"]
+    for wrong in (None, b"GIF89a", 3):
+        with pytest.raises(BadImage, match=f"this one is of type {type(wrong).__name__}"):
+            fitted.predict(wrong)
+
+
+def test_arrays_of_jax_are_one_image_or_many(fitted):
+    pixels = of_class(3, 2, "train")
+    expected = fitted.predict(pixels)
+    same([fitted.predict(jnp.asarray(pixels[0]))], expected[:1])
+    same(fitted.predict(jnp.asarray(pixels)), expected)
+    same(fitted.predict(list(map(jnp.asarray, pixels))), expected)
+    assert [row["row"] for row in fitted.search(jnp.asarray(pixels[0]), 3)] == [
+        row["row"] for row in fitted.search(pixels[0], 3)
+    ]
+
+
+def test_several_paths_may_be_an_array(fitted, tmp_path):
+    pixels = of_class(3, 2, "train")
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    same(fitted.predict(np.array([str(tmp_path / "0.png"), str(tmp_path / "1.png")])), fitted.predict(pixels))
 
 
 def test_search_returns_the_nearest_rows_and_their_images(fitted):
@@ -250,6 +286,19 @@ def test_fields_that_do_not_exist_or_have_another_type_are_named():
         rac_jax.fit("digits", memory={"k": "many"})
     with pytest.raises(ValueError, match="images need labels"):
         rac_jax.fit(np.zeros((2, 8, 8, 3), np.uint8))
+
+
+def test_types_tell_one_answer_from_many():
+    returned = {}
+    for overload in typing.get_overloads(rac_jax.Model.predict):
+        hints = typing.get_type_hints(overload)
+        returned |= dict.fromkeys(typing.get_args(hints["images"]) or [hints["images"]], hints["return"])
+    answer = dict[str, typing.Any]
+    assert returned[Image.Image] == answer and list[answer] in returned.values()
+    assert returned[str] == returned[np.ndarray] == typing.Any  # perhaps a folder, perhaps several images
+    assert (Path(rac_jax.__file__).parent / "py.typed").is_file()
+    project = tomllib.loads((Path(rac_jax.__file__).parents[1] / "pyproject.toml").read_text())
+    assert "py.typed" in project["tool"]["setuptools"]["package-data"]["rac_jax"]
 
 
 def test_importing_the_package_does_not_import_jax():
