@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import rac_jax
-from rac_jax import data, predict
+from rac_jax import data, predict, train
 from rac_jax.calibration.coverage import LabelSets
 from rac_jax.memory import edit, manifest
 from rac_jax.serve.metrics import compilations
+from tests.retrieval.test_views import config as with_views
 from tests.serve.conftest import encoded, pixels, serving
 
 NEW = 8
@@ -123,6 +124,7 @@ def test_nothing_is_compiled_after_the_start_even_when_the_room_is_used_up(serve
         for number, image in enumerate(images[:3]):
             assert client("POST", f"/api/rows?label=new{number}", encoded(image))[0] == 201
             list(threads.map(client.predict, images))
+            assert client("POST", "/api/search?k=7", encoded(image))[0] == 200
         assert compilations() == before
         room = model.live.answering.room
         for number in range(room.classes):  # more classes than there is room for: compiled before the edit is confirmed
@@ -136,6 +138,20 @@ def test_nothing_is_compiled_after_the_start_even_when_the_room_is_used_up(serve
     assert f"rac_jax_compiled_programs {float(grown)}" in text
     assert 'rac_jax_requests_total{route="/api/predict",status="200"} 100.0' in text
     assert f"rac_jax_memory_rows {40.0 + 3 + room.classes}" in text
+
+
+def test_nothing_is_compiled_after_the_start_where_b_starts_from_e_and_answers_are_of_crops(tmp_path):
+    config = with_views(devices=1, count=1)
+    config.train.steps = 1
+    train.train(config, tmp_path / "run", evaluated=False)
+    model = rac_jax.load(tmp_path / "run", eval__views=5, mesh__data=1)
+    image = pixels(NEW, 1, "test")[0]
+    with serving(model) as (client, _):
+        before = compilations()
+        status, found = client("POST", "/api/search?k=3", encoded(image))
+        assert status == 200 and len(found) == 3
+        assert client("POST", "/api/rows?label=new", encoded(image))[0] == 201 and client.predict(image)["label"]
+        assert compilations() == before
 
 
 def test_requests_at_the_same_time_share_batches(standing):
@@ -224,7 +240,6 @@ def test_examples_are_of_the_memory_where_the_data_are_not(standing):
 @pytest.mark.slow
 def test_a_run_without_a_memory_is_served(tmp_path):
     import tests.tiny as tiny
-    from rac_jax import train
 
     config = tiny.config("base")
     config.train.steps = 1
