@@ -80,10 +80,11 @@ def fit(
         label, the name of a known data set (as config.data.name), or images together with `labels`.
       labels: a class for each image, if images are given.
       workdir: the run's folder. Without one it is temporary: use `Model.save` to keep the run.
-      **fields: any config field: memory__k=20, or memory={"k": 20}, or **{"memory.k": 20}.
+      **fields: any config field that `source` leaves open: memory__k=20, or memory={"k": 20}, or **{"memory.k": 20}.
     """
     config = fitting.default_config()
     given = fitting.set_fields(config, fields)
+    fitting.check(config, given, source, labels)
     folder = Path(workdir or tempfile.mkdtemp(prefix="rac_jax_")).resolve()
     try:
         config.data.name, root = fitting.named(source, labels, folder)
@@ -243,9 +244,14 @@ class Model:
           labels: a class for each image, if images are given.
           source: a name for them; by default that of the folder or table.
         """
-        run, memory = self._run, self._retriever().memory
         if source is None:
             source = Path(what).stem if isinstance(what, str | Path) and labels is None else "added"
+        with self.live.editing:
+            self._add(what, labels, source)
+            self.live.reopen()
+
+    def _add(self, what: Pictures, labels: Sequence[Any] | None, source: str) -> None:
+        run, memory = self._run, self._retriever().memory
         if any(s.name == source and s.state != manifest.REMOVED for s in memory.manifest.sources):
             raise BadMemory(f"there is a source {source!r} already; choose another name, or remove it first")
         folder = self._new_folder(source)
@@ -263,7 +269,6 @@ class Model:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self.live.reopen()
 
     def _new_folder(self, source: str) -> Path:
         """Where the images of a source are written."""

@@ -1,5 +1,6 @@
 """Three lines of Python: fit, predict, edit, save and load; and runs that answer where their data are not."""
 
+import concurrent.futures
 import shutil
 import tomllib
 import typing
@@ -17,6 +18,7 @@ from rac_jax.api import fitting
 from rac_jax.config import ConfigError
 from rac_jax.data.decode import BadImage
 from rac_jax.data.sets import digits
+from rac_jax.memory import build
 from rac_jax.memory.manifest import BadMemory
 from rac_jax.runtime import workdirs
 from tests import tiny
@@ -160,6 +162,20 @@ def test_a_new_class_is_answered_after_add_and_not_after_disable(model):
     same(model.predict(asked), before)
 
 
+def test_nobody_else_edits_while_a_source_is_added(model, monkeypatch):
+    free, add, reopen = [], build.add, model.live.reopen
+
+    def tried():
+        """Whether another thread could begin an edit now."""
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            free.append(other.submit(model.live.editing.acquire, blocking=False).result())
+
+    monkeypatch.setattr(build, "add", lambda *given, **named: (tried(), add(*given, **named)))
+    monkeypatch.setattr(model.live, "reopen", lambda: (tried(), reopen()))
+    model.add(of_class(NEW, 2), ["eight"] * 2, source="more")
+    assert free == [False, False] and model.memory.counts["eight"] == 2
+
+
 def test_sets_of_labels_grow_with_the_coverage_and_follow_the_memory(model):
     images = of_class(2, 6, "train")
     small, large = (model.predict(images, coverage=level) for level in (0.5, 0.9))
@@ -286,6 +302,32 @@ def test_fields_that_do_not_exist_or_have_another_type_are_named():
         rac_jax.fit("digits", memory={"k": "many"})
     with pytest.raises(ValueError, match="images need labels"):
         rac_jax.fit(np.zeros((2, 8, 8, 3), np.uint8))
+
+
+def test_fields_that_would_be_ignored_are_refused(tmp_path):
+    (tmp_path / "a").mkdir()
+    images, labels = np.zeros((2, 8, 8, 3), np.uint8), ["a", "b"]
+    with pytest.raises(ConfigError, match=r"config\.data\.name is what fit is given first, digits; leave it out"):
+        rac_jax.fit("digits", data__name="cifar10_lt")
+    with pytest.raises(ConfigError, match=r"config\.data\.root is what fit is given first, images; leave it out"):
+        rac_jax.fit(images, labels, data={"root": str(tmp_path)})
+    with pytest.raises(ConfigError, match=r"config\.data\.root is what fit is given first, .*; leave it out"):
+        rac_jax.fit(tmp_path, data__root="elsewhere")
+    with pytest.raises(FileNotFoundError, match="elsewhere"):  # where a known data set lies
+        rac_jax.fit("cifar10_lt", data__root=str(tmp_path / "elsewhere"))
+
+
+def test_another_model_needs_its_weights():
+    wanted = r"config\.model\.encoder\.name is 'resnet50': give config\.model\.encoder\.weights too"
+    with pytest.raises(ConfigError, match=rf"{wanted} \('resnet50:a1_in1k', or '' for random\)"):
+        rac_jax.fit("digits", model__encoder__name="resnet50")
+    for fields in (
+        {"model.encoder.name": "efficientnet_lite0"},
+        {"model.encoder": {"name": "resnet50", "weights": ""}},
+        {"model.base.name": "resnet50"},
+    ):
+        config = fitting.default_config()
+        fitting.check(config, fitting.set_fields(config, fields), "digits", None)
 
 
 def test_types_tell_one_answer_from_many():
