@@ -101,7 +101,7 @@ def _answer_routes(app: FastAPI, service: Service) -> None:
         "/api/predict",
         predict,
         methods=["POST"],
-        responses={200: {"model": schemas.Answer}},
+        responses={200: {"model": schemas.Answer | list[schemas.Answer | schemas.Unusable]}},
         openapi_extra=uploads.BODY,
         tags=["answers"],
         route_class_override=Plain,

@@ -48,7 +48,7 @@ class Answer(Schema):
 
 
 class Unusable(Schema):
-    """In place of an answer, for a file among several."""
+    """In place of an answer, for a file among several that is not a usable image."""
 
     image: str
     error: str

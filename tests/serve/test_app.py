@@ -229,6 +229,15 @@ def test_the_page_and_the_description_need_no_network(standing):
     assert client.get("/api/run")["editable"] is True
 
 
+def test_the_description_has_an_answer_or_a_list_of_answers_and_errors(standing):
+    described = standing[0].get("/openapi.json")
+    schema = described["paths"]["/api/predict"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    answer, unusable = ({"$ref": f"#/components/schemas/{name}"} for name in ("Answer", "Unusable"))
+    one, several = schema["anyOf"]
+    assert one == answer and several["type"] == "array" and several["items"]["anyOf"] == [answer, unusable]
+    assert set(described["components"]["schemas"]["Unusable"]["properties"]) == {"image", "error"}
+
+
 def test_examples_are_of_the_memory_where_the_data_are_not(standing):
     client, _ = standing
     found = client.get("/api/examples")

@@ -158,5 +158,6 @@ def test_the_description_of_the_api_is_shown(window, standing):
     shown = window.text("main")
     keep(window, "docs")
     assert shown.count("Another process is changing the memory.") == 1 and "curl" in shown
+    assert "familiarity: number or null" in shown and "} or [Answer or {image: string, error: string}, …]" in shown
     assert "/api/predict" in shown and "/api/sources/{name}/{change}" in shown
     assert not window.errors()
