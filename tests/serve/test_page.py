@@ -102,6 +102,33 @@ def test_a_new_class_is_taught_undone_and_its_source_switched_off(page, served):
     assert client.get("/health")["rows"] == 40 and len(client.get("/api/sources")) == 1
 
 
+def test_each_picture_that_was_taught_can_be_undone(page, served):
+    client, _ = served
+    rows = "return document.querySelector('#classes').innerText"
+    for number, (image, name) in enumerate(zip(pixels(NEW, 2, "test"), ("eight", "nine"), strict=True)):
+        page.drop(encoded(image), f"{number}.png")
+        page.wait("return document.querySelector('#caption').innerText === arguments[0]", f"{number}.png")
+        page.write("#correct", name)
+        page.click(".teach button")
+        page.wait(
+            "return document.querySelector('#notice').innerText.includes(arguments[0])", f"Taught: this is “{name}”"
+        )
+    page.click("#examples button:nth-child(5)")
+    page.wait("return document.querySelector('#caption').innerText.startsWith('Its label')")
+    assert page.text("#notice") == "Undo “nine”"
+    page.click("#notice button")
+    page.wait("return document.querySelector('#notice').innerText.startsWith('Undone: the picture of “nine”')")
+    assert "nine" not in page.run(rows) and "eight" in page.run(rows) and client.get("/health")["rows"] == 41
+    page.drop(b"no image", "notes.txt")
+    page.wait("return document.querySelector('#notice').innerText.includes('not a usable image')")
+    assert page.text("#notice button") == "Undo “eight”"
+    assert client("DELETE", "/api/sources/taught")[0] == 200
+    page.click("#notice button")
+    page.wait("return document.querySelector('#notice').innerText.includes('there is no row')")
+    assert page.run("return document.querySelectorAll('#notice button').length") == 0
+    assert len(page.errors()) == 2  # the refusals of 400 and 404
+
+
 def test_pictures_are_asked_for_with_the_name_of_the_server(page, served):
     client, _ = served
     keys = client.get("/api/run")["keys"]

@@ -18,7 +18,8 @@ async function call(path, options = {}) {
     throw new Error("The server does not answer.");
   }
   const body = await response.json().catch(() => ({ error: `The server said ${response.status}.` }));
-  if (!response.ok) throw new Error(body.error ?? `The server said ${response.status}.`);
+  const error = body.error ?? `The server said ${response.status}.`;
+  if (!response.ok) throw Object.assign(new Error(error), { status: response.status });
   return body;
 }
 
