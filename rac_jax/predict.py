@@ -84,6 +84,17 @@ def images_in(paths: Iterable[Path]) -> Iterator[Path]:
         yield from found
 
 
+def sorted_out(images: Any) -> tuple[Iterable[Picture], bool]:
+    """The images, and whether it is a single one."""
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        return images_in([Path(images)]), False
+    if hasattr(images, "__array__"):  # of numpy or another library
+        single = np.ndim(images) not in (1, 4)  # several paths, or several images
+        return ([images] if single else np.asarray(images)), single
+    single = isinstance(images, str | Path | bytes) or not isinstance(images, Iterable)
+    return ([images] if single else images), single
+
+
 def predict(
     run: Run, params: Any, stats: Any, images: Iterable[Picture], sets: LabelSets | None = None
 ) -> Iterator[Answer]:

@@ -37,7 +37,7 @@ from rac_jax.data import evaluation, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.dataset import texts as class_texts
 from rac_jax.data.decode import BadImage
-from rac_jax.evaluate import IMAGES, Accuracy
+from rac_jax.evaluate import IMAGES
 from rac_jax.export import folder as export
 from rac_jax.memory import build, index, manifest, rows, sources, thumbnails
 from rac_jax.memory.manifest import BadMemory
@@ -172,7 +172,7 @@ class Model:
           For one image a dict as `python -m rac_jax.predict --json` prints it: label, probability, voices, neighbours.
           For many, a list of them; an unusable image has an `error` in place of these.
         """
-        several, single = _sorted_out(images)
+        several, single = predict.sorted_out(images)
         sets = None if coverage is None else coverages.require(self.workdir, self.step).at(coverage)
         answers = list(predict.answers(self._answering, several, sets))
         if not single:
@@ -192,8 +192,11 @@ class Model:
         found = neighbours(memory, rows[0], near[0], None)
         return [{name: value for name, value in row.items() if name != "supports"} for row in found]
 
-    def evaluate(self, on: Pictures | None = None, labels: Sequence[Any] | None = None) -> Accuracy:
+    def evaluate(self, on: Pictures | None = None, labels: Sequence[Any] | None = None) -> dict[str, Any]:
         """The accuracy of each voice, by group of classes: {"rac": {"all": 0.9, "few": 0.8, …}, …}.
+
+        If the run has sets of labels, also how often they hold the true one, and how many labels they have on average:
+        {"coverage": {"0.9": {"all": {"covered": 0.91, "labels": 1.4}, "few": …}, …}}.
 
         Args:
           on: a split of the run's own data ("test", the default), a folder of classes, a table, or images.
@@ -211,10 +214,11 @@ class Model:
             dataset = self._read(on, labels, Path(folder) / "images")
             return self._evaluated(dataset, "test")
 
-    def _evaluated(self, dataset: Dataset, split: str) -> Accuracy:
+    def _evaluated(self, dataset: Dataset, split: str) -> dict[str, Any]:
         run = self._run.with_dataset(dataset)
-        counts, _ = evaluate.answers(run, self._answering.params, self._answering.stats, split)
-        return evaluate.accuracies(run, counts)
+        sets = evaluate.set_counts(run, self.workdir, self.step)
+        counts, _ = evaluate.answers(run, self._answering.params, self._answering.stats, split, sets)
+        return evaluate.accuracies(run, counts) | ({"coverage": evaluate.covered(run, sets)} if sets else {})
 
     def _read(self, what: Pictures, labels: Sequence[Any] | None, folder: Path) -> Dataset:
         """A folder, a table or images with labels as the split `test` of a data set."""
@@ -338,14 +342,3 @@ class Model:
         """Copy the run to a new folder, which `load` opens on any machine; see rac_jax/export."""
         memory = self._run.retriever.memory.folder if self._run.retriever else None
         export.write(self.workdir, Path(folder), with_encoder=with_encoder, step=self.step, memory=memory)
-
-
-def _sorted_out(images: Any) -> tuple[Iterable[Picture], bool]:
-    """The images, and whether it is a single one."""
-    if isinstance(images, str | Path) and Path(images).is_dir():
-        return predict.images_in([Path(images)]), False
-    if hasattr(images, "__array__"):  # of numpy or another library
-        single = np.ndim(images) not in (1, 4)  # several paths, or several images
-        return ([images] if single else np.asarray(images)), single
-    single = isinstance(images, str | Path | bytes) or not isinstance(images, Iterable)
-    return ([images] if single else images), single
