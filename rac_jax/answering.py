@@ -71,11 +71,12 @@ class Answering:
         return sharding.padded_size(size, self.run.mesh.size)
 
     def warm_up(self, sizes: Sequence[int]) -> None:
-        """Compile the programs for batches of these sizes, and for the key of an image that becomes a row."""
+        """Compile the programs for batches of these sizes, and for the key of one image (`teach`, `search`)."""
         for size in sizes:
             self.answers([self._blank(data.eval_transform)] * size)
         if self.run.retriever is not None:
-            self.keys([self._blank(data.plain_transform)])
+            for transform in (data.plain_transform, data.eval_transform):
+                self.keys([self._blank(transform)])
 
     def seconds(self, size: int, turns: int = 3) -> float:
         """How long a batch of this size takes, at best."""

@@ -35,6 +35,9 @@ ANSWERS = (FUSED, *VOICES, PAPER)  # the order of every table
 NEAREST = "nearest"  # beside them: the class of the nearest neighbour, what E knows without training
 
 Accuracy = dict[str, dict[str, float]]  # by voice, by group
+Covered = dict[
+    str, dict[str, dict[str, float]]
+]  # by coverage, by group: the share that is `covered`, in how many `labels`
 
 
 def restore(config: ConfigDict, workdir: Path, step: int | None, *, split: str = "") -> tuple[Run, Any, Any, int]:
@@ -105,8 +108,7 @@ def evaluate(
     board: TensorBoard,
 ) -> Accuracy:
     """Evaluate a split: print the table, write `eval/<split>*` and draw `report/`."""
-    kept = coverage.read(workdir, step)
-    sets = SetCounts(kept, run.class_rows) if kept else None
+    sets = set_counts(run, workdir, step)
     counts, predicted = answers(run, params, stats, split, sets)
     accuracy = accuracies(run, counts)
     nearest = {NEAREST: accuracy.pop(NEAREST)} if NEAREST in accuracy else {}
@@ -120,7 +122,7 @@ def evaluate(
         **run.memory_record(),
     }
     if sets:
-        result["coverage"] = sets.summary(metrics.groups(run.class_counts, run.classes.trained))
+        result["coverage"] = covered(run, sets)
     note = ""
     if run.retriever is not None and "text" in accuracy:
         k, fitting = run.config.memory.k, round(run.retriever.mean_fitting, 2)
@@ -137,6 +139,17 @@ def evaluate(
         title = f"{split}: {len(predicted)} images, step {step}, accuracy in %"
         print(f"\n{title}\n{tables.accuracy_table(accuracy | nearest)}\n{note}{_calibration(result)}")
     return accuracy
+
+
+def set_counts(run: Run, workdir: Path, step: int) -> SetCounts | None:
+    """Counts how often the sets of labels hold the truth; None if this step has none."""
+    kept = coverage.read(workdir, step)
+    return SetCounts(kept, run.class_rows) if kept else None
+
+
+def covered(run: Run, sets: SetCounts) -> Covered:
+    """For each coverage and group of classes: how many images are covered, in how many labels."""
+    return sets.summary(metrics.groups(run.class_counts, run.classes.trained))
 
 
 def calibration_errors(predicted: Predictions) -> dict[str, float]:

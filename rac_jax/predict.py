@@ -32,7 +32,7 @@ from rac_jax.runtime import commands, compilation, workdirs
 
 UNFAMILIAR = 0.01  # an image with a lower familiarity is marked
 
-Picture = str | Path | Image.Image | np.ndarray
+Picture = str | Path | Image.Image | np.ndarray | jax.Array
 
 
 def main(argv: Sequence[str]) -> None:
@@ -82,6 +82,17 @@ def images_in(paths: Iterable[Path]) -> Iterator[Path]:
         if not found:
             raise FileNotFoundError(f"there are no images in {path} (looked for {', '.join(sorted(ENDINGS))})")
         yield from found
+
+
+def sorted_out(images: Any) -> tuple[Iterable[Picture], bool]:
+    """The images, and whether it is a single one."""
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        return images_in([Path(images)]), False
+    if hasattr(images, "__array__"):  # of numpy or another library
+        single = np.ndim(images) not in (1, 4)  # several paths, or several images
+        return ([images] if single else np.asarray(images)), single
+    single = isinstance(images, str | Path | bytes) or not isinstance(images, Iterable)
+    return ([images] if single else images), single
 
 
 def predict(

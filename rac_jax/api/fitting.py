@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
@@ -17,10 +18,11 @@ from rac_jax.data.reading import pixels_of, read_bytes
 from rac_jax.evaluate import IMAGES
 from rac_jax.predict import Picture
 from rac_jax.runtime import files
+from rac_jax.weights.catalogue import ENTRIES
 
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 
-Pictures = str | Path | np.ndarray | Iterable[Picture]  # a folder, a table, or images
+Pictures = str | Path | np.ndarray | jax.Array | Iterable[Picture]  # a folder, a table, or images
 
 
 def default_config() -> ConfigDict:
@@ -45,6 +47,21 @@ def adapt(config: ConfigDict, given: set[str]) -> None:
         config.memory.k = max(1, min(config.memory.k, images // 2))
     if "eval.split" not in given and config.eval.split not in dataset.splits:
         config.eval.split = "train"
+
+
+def check(config: ConfigDict, given: set[str], source: Pictures, labels: Sequence[Any] | None) -> None:
+    """Refuse fields that the source decides, and another E without its weights."""
+    is_folder = isinstance(source, str | Path) and Path(source).expanduser().is_dir()
+    decided = {"data.name", "data.root"} if is_folder or labels is not None else {"data.name"}
+    for name in sorted(given & decided):
+        first = "images" if labels is not None else source
+        raise ConfigError(f"config.{name} is what fit is given first, {first}; leave it out")
+    name, weights = config.model.encoder.name, "model.encoder.weights"
+    if name != default_config().model.encoder.name and weights not in given:
+        found = ", ".join(repr(key) for key, entry in ENTRIES.items() if name in entry.models) or "a file"
+        raise ConfigError(
+            f"config.model.encoder.name is {name!r}: give config.{weights} too ({found}, or '' for random)"
+        )
 
 
 def named(source: Pictures, labels: Sequence[Any] | None, folder: Path) -> tuple[str, str]:

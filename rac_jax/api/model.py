@@ -18,7 +18,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -37,7 +37,7 @@ from rac_jax.data import evaluation, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.dataset import texts as class_texts
 from rac_jax.data.decode import BadImage
-from rac_jax.evaluate import IMAGES, Accuracy
+from rac_jax.evaluate import IMAGES
 from rac_jax.export import folder as export
 from rac_jax.memory import build, index, manifest, rows, sources, thumbnails
 from rac_jax.memory.manifest import BadMemory
@@ -80,10 +80,11 @@ def fit(
         label, the name of a known data set (as config.data.name), or images together with `labels`.
       labels: a class for each image, if images are given.
       workdir: the run's folder. Without one it is temporary: use `Model.save` to keep the run.
-      **fields: any config field: memory__k=20, or memory={"k": 20}, or **{"memory.k": 20}.
+      **fields: any config field that `source` leaves open: memory__k=20, or memory={"k": 20}, or **{"memory.k": 20}.
     """
     config = fitting.default_config()
     given = fitting.set_fields(config, fields)
+    fitting.check(config, given, source, labels)
     folder = Path(workdir or tempfile.mkdtemp(prefix="rac_jax_")).resolve()
     try:
         config.data.name, root = fitting.named(source, labels, folder)
@@ -150,19 +151,28 @@ class Model:
         """The names of the classes of training."""
         return self.classes[: self._run.classes.trained]
 
+    @overload
+    def predict(self, images: Image.Image, *, coverage: float | None = None) -> Answer: ...
+
+    @overload
+    def predict(self, images: str | Path | np.ndarray | jax.Array, *, coverage: float | None = None) -> Any: ...
+
+    @overload
+    def predict(self, images: Iterable[Picture], *, coverage: float | None = None) -> list[Answer]: ...
+
     def predict(self, images: Picture | Iterable[Picture], *, coverage: float | None = None) -> Any:
         """Classify one image, or many.
 
         Args:
-          images: a path, a picture of Pillow or an array [H, W, 3]; or a folder, an array [N, H, W, 3], or any iterable
-            of images, which is read in batches of config.eval.batch_size.
+          images: a path, a picture of Pillow or an array [H, W, 3] (of numpy, jax or another library); or a folder, an
+            array [N, H, W, 3], or any iterable of images, which is read in batches of config.eval.batch_size.
           coverage: between 0 and 1; answers then have `labels`, a set that holds the true label this often.
 
         Returns:
           For one image a dict as `python -m rac_jax.predict --json` prints it: label, probability, voices, neighbours.
           For many, a list of them; an unusable image has an `error` in place of these.
         """
-        several, single = _sorted_out(images)
+        several, single = predict.sorted_out(images)
         sets = None if coverage is None else coverages.require(self.workdir, self.step).at(coverage)
         answers = list(predict.answers(self._answering, several, sets))
         if not single:
@@ -182,8 +192,11 @@ class Model:
         found = neighbours(memory, rows[0], near[0], None)
         return [{name: value for name, value in row.items() if name != "supports"} for row in found]
 
-    def evaluate(self, on: Pictures | None = None, labels: Sequence[Any] | None = None) -> Accuracy:
+    def evaluate(self, on: Pictures | None = None, labels: Sequence[Any] | None = None) -> dict[str, Any]:
         """The accuracy of each voice, by group of classes: {"rac": {"all": 0.9, "few": 0.8, …}, …}.
+
+        If the run has sets of labels, also how often they hold the true one, and how many labels they have on average:
+        {"coverage": {"0.9": {"all": {"covered": 0.91, "labels": 1.4}, "few": …}, …}}.
 
         Args:
           on: a split of the run's own data ("test", the default), a folder of classes, a table, or images.
@@ -201,10 +214,11 @@ class Model:
             dataset = self._read(on, labels, Path(folder) / "images")
             return self._evaluated(dataset, "test")
 
-    def _evaluated(self, dataset: Dataset, split: str) -> Accuracy:
+    def _evaluated(self, dataset: Dataset, split: str) -> dict[str, Any]:
         run = self._run.with_dataset(dataset)
-        counts, _ = evaluate.answers(run, self._answering.params, self._answering.stats, split)
-        return evaluate.accuracies(run, counts)
+        sets = evaluate.set_counts(run, self.workdir, self.step)
+        counts, _ = evaluate.answers(run, self._answering.params, self._answering.stats, split, sets)
+        return evaluate.accuracies(run, counts) | ({"coverage": evaluate.covered(run, sets)} if sets else {})
 
     def _read(self, what: Pictures, labels: Sequence[Any] | None, folder: Path) -> Dataset:
         """A folder, a table or images with labels as the split `test` of a data set."""
@@ -234,9 +248,14 @@ class Model:
           labels: a class for each image, if images are given.
           source: a name for them; by default that of the folder or table.
         """
-        run, memory = self._run, self._retriever().memory
         if source is None:
             source = Path(what).stem if isinstance(what, str | Path) and labels is None else "added"
+        with self.live.editing:
+            self._add(what, labels, source)
+            self.live.reopen()
+
+    def _add(self, what: Pictures, labels: Sequence[Any] | None, source: str) -> None:
+        run, memory = self._run, self._retriever().memory
         if any(s.name == source and s.state != manifest.REMOVED for s in memory.manifest.sources):
             raise BadMemory(f"there is a source {source!r} already; choose another name, or remove it first")
         folder = self._new_folder(source)
@@ -254,7 +273,6 @@ class Model:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self.live.reopen()
 
     def _new_folder(self, source: str) -> Path:
         """Where the images of a source are written."""
@@ -263,10 +281,11 @@ class Model:
         free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(taken) + 3))) if n not in taken)
         return self.workdir / IMAGES / free
 
-    def teach(self, image: Picture, label: str | None = None, *, text: str = "", source: str = TAUGHT) -> int:
+    def teach(self, image: Picture, label: str | None = None, *, text: str = "", source: str | None = None) -> int:
         """Add one image to the memory, with a label, a text or both, and keep a thumbnail of it. Returns its row.
 
-        The source is begun with its first row; one that was added as a whole takes no rows.
+        The source is begun with its first row; one that was added as a whole takes no rows. By default it is "taught",
+        or "taught 2" if a source of that name was added as a whole.
         """
         if not label and not text:
             raise ValueError("a row needs a label or a text")
@@ -280,7 +299,7 @@ class Model:
             jpeg=thumbnails.encode(shown, max(config.memory.thumbnails, thumbnails.SIDE)),
         )
         with self.live.edited() as editor:
-            return rows.add(editor, source, row)
+            return rows.add(editor, source or rows.free_name(editor.manifest, TAUGHT), row)
 
     def forget(self, row: int) -> None:
         """Remove one row from the memory. It stays on the disk until `python -m rac_jax.memory compact`."""
@@ -323,11 +342,3 @@ class Model:
         """Copy the run to a new folder, which `load` opens on any machine; see rac_jax/export."""
         memory = self._run.retriever.memory.folder if self._run.retriever else None
         export.write(self.workdir, Path(folder), with_encoder=with_encoder, step=self.step, memory=memory)
-
-
-def _sorted_out(images: Any) -> tuple[Iterable[Picture], bool]:
-    """The images, and whether it is a single one."""
-    if isinstance(images, str | Path) and Path(images).is_dir():
-        return predict.images_in([Path(images)]), False
-    single = isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim != 4)
-    return ([images] if single else images), single

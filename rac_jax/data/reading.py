@@ -3,6 +3,7 @@
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -26,12 +27,13 @@ def read_image(path: str | Path, image_size: int) -> np.ndarray:
     return decode(read_bytes(Path(path)), str(path), enough_for(image_size))
 
 
-def pixels_of(image: Image.Image | np.ndarray) -> np.ndarray:
-    """A picture of Pillow, or an array [H, W] or [H, W, 1, 3 or 4], as uint8 [H, W, 3].
+def pixels_of(image: Any) -> np.ndarray:
+    """A picture of Pillow, or an array [H, W] or [H, W, 1, 3 or 4], as uint8 [H, W, 3]; BadImage if it is neither.
 
-    Arrays of other types than uint8 are scaled as decode.eight_bits says.
+    Arrays may be of any library (`__array__`). Those of other types than uint8 are scaled as decode.eight_bits says.
     """
-    if isinstance(image, np.ndarray):
+    if not isinstance(image, Image.Image):
+        image = _array(image)
         if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
             raise BadImage(f"an image is an array [H, W] or [H, W, 3], and this one is {list(image.shape)}")
         try:
@@ -41,7 +43,23 @@ def pixels_of(image: Image.Image | np.ndarray) -> np.ndarray:
         if image.ndim == 3 and image.shape[2] == 3:
             return image
         image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image)
-    return upright_pixels(image)
+    try:
+        return upright_pixels(image)
+    except Exception as error:  # a file that was opened is read only now, and Pillow's decoders raise almost anything
+        name = getattr(image, "filename", "") or "a picture"
+        raise BadImage(f"{name}: not a usable image ({str(error) or type(error).__name__})") from error
+
+
+def _array(image: Any) -> np.ndarray:
+    if not hasattr(image, "__array__"):
+        raise BadImage(
+            f"an image is a path, a picture of Pillow or an array, and this one is of type {type(image).__name__}"
+        )
+    try:
+        array = np.asarray(image)
+        return array.astype(np.float32) if array.dtype.kind == "V" else array  # as bfloat16, which numpy does not know
+    except Exception as error:  # an array of another library, as on its device
+        raise BadImage(f"{type(image).__name__} is not a usable array ({error})") from error
 
 
 def read_bytes(path: Path) -> bytes:

@@ -19,7 +19,7 @@ from rac_jax.memory import manifest, store
 from rac_jax.memory.manifest import Manifest
 from rac_jax.retrieval import familiarity, tokenizers
 from rac_jax.run import ENCODER, VOCABULARY, memory_folder
-from rac_jax.runtime import files, workdirs
+from rac_jax.runtime import checksums, files, workdirs
 from rac_jax.weights import tensor_files
 
 HERE = (  # paths of this machine
@@ -75,7 +75,7 @@ def _copy(
     with_encoder: bool,
 ) -> None:
     files.write_json(new / record.FILE, dataclasses.asdict(dataclasses.replace(trained_on, root="")))
-    shutil.copytree(workdir / "checkpoints" / str(step), new / "checkpoints" / str(step))
+    _copy_checkpoint(workdir / "checkpoints" / str(step), new / "checkpoints" / str(step))
     for name in (coverage.FILE, familiarity.FILE):
         if (workdir / name).is_file():
             shutil.copyfile(workdir / name, new / name)
@@ -97,6 +97,17 @@ def _copy(
     workdirs.write_config(exported, new)
 
 
+def _copy_checkpoint(checkpoint: Path, to: Path) -> None:
+    """Copy a checkpoint without what Orbax notes in it: the path that it was saved to."""
+    if wrong := checksums.problem(checkpoint):
+        raise ValueError(f"the checkpoint is damaged: {wrong}; --step names another one")
+    shutil.copytree(checkpoint, to)
+    for note in to.rglob("commit_success.txt"):
+        note.write_text("Checkpoint commit was successful")
+    if checksums.exist(to):
+        checksums.write(to)
+
+
 def _copy_memory(memory: Path, to: Path, images: Path) -> Manifest:
     """Copy what the manifest names; images beside the memory are then found from there, wherever the folder lies."""
     while True:
@@ -112,17 +123,19 @@ def _copy_memory(memory: Path, to: Path, images: Path) -> Manifest:
             continue  # it was changed at this moment
         if manifest.read(memory).version == found.version:
             break
-    moved = tuple(dataclasses.replace(s, root=_beside(s.root, images)) for s in found.sources)
+    moved = tuple(
+        dataclasses.replace(s, root=_beside(s.root, images), origin=_without_folder(s.origin)) for s in found.sources
+    )
     manifest.write(to, dataclasses.replace(found, sources=moved))
     return found
 
 
 def _beside(root: str, images: Path) -> str:
-    """The folder of a source's images, relative to the memory if it is exported with it."""
+    """The folder of a source's images, relative to the memory; "" if it is not exported."""
     own = images.resolve()
-    if root and Path(root).is_absolute() and Path(root).is_relative_to(own):
-        return str(Path("..", IMAGES, Path(root).relative_to(own)))
-    return root
+    if not Path(root).is_absolute():
+        return root
+    return str(Path("..", IMAGES, Path(root).relative_to(own))) if Path(root).is_relative_to(own) else ""
 
 
 def _own_table(name: str, workdir: Path) -> str:
@@ -130,7 +143,13 @@ def _own_table(name: str, workdir: Path) -> str:
     kind, _, file = name.partition(":")
     if kind == "table" and Path(file).is_absolute() and Path(file).is_relative_to((workdir / IMAGES).resolve()):
         return f"table:{Path(file).relative_to(workdir.resolve())}"
-    return name
+    return _without_folder(name)
+
+
+def _without_folder(name: str) -> str:
+    """`kind:file`, without the folder of this machine that the file is in."""
+    kind, colon, file = name.partition(":")
+    return f"{kind}:{Path(file).name}" if colon and Path(file).is_absolute() else name
 
 
 def _copy_encoder(config: ConfigDict, workdir: Path, to: Path) -> None:

@@ -7,6 +7,7 @@ further entry of the manifest with the same name.
 
 import dataclasses
 import hashlib
+import itertools
 from datetime import UTC, datetime
 from typing import Any
 
@@ -124,6 +125,13 @@ def _with_gaps(sources: list[Source], replaced: tuple[Source, ...]) -> list[Sour
 
 def _start(found: Manifest, source: Source) -> int:
     return next(rows.start for s, rows in found.slices() if s is source)
+
+
+def free_name(found: Manifest, name: str) -> str:
+    """A source that takes rows: of this name or, if that was added as a whole, of this name with a number."""
+    whole = {source.name for source in found.sources if source.state != REMOVED and source.origin != BY_ROW}
+    numbered = (f"{name} {number}" for number in itertools.count(2))
+    return next(free for free in itertools.chain([name], numbered) if free not in whole)
 
 
 def _refuse(editor: Editor, name: str, parts: list[Source], row: Row, label: int) -> None:

@@ -1,7 +1,8 @@
 """Serve a trained run: python -m rac_jax.serve --workdir=DIR [--port=8000]
 
 Opens a page and an API (its description: /docs) at http://127.0.0.1:8000. Edits of the memory from this machine need
-nothing further; with --host=0.0.0.0, those from other machines need the token that is printed.
+nothing further; those from other machines (--host=0.0.0.0) or through a proxy need the token that is printed. Behind a
+proxy, use --require_token.
 """
 
 import ipaddress
@@ -17,6 +18,7 @@ import rac_jax
 from rac_jax.calibration import coverage
 from rac_jax.runtime import commands, heap
 from rac_jax.runtime.interruption import Interrupted
+from rac_jax.serve.guard import Rules
 
 TOKEN = "RAC_JAX_TOKEN"  # an environment variable, so that it is in no list of processes
 
@@ -29,7 +31,6 @@ def main(argv: Sequence[str]) -> None:
         import uvicorn
 
         from rac_jax.serve import app as application
-        from rac_jax.serve.guard import Rules
         from rac_jax.serve.service import Service
     except ImportError as error:
         raise RuntimeError(f"serving needs further packages ({error.name}): pip install 'rac_jax[serve]'") from error
@@ -48,6 +49,7 @@ def main(argv: Sequence[str]) -> None:
         names=tuple(name.lower() for name in given.names),
         most_bytes=round(1e6 * given.most_megabytes),
         read_only=given.read_only or not writable,
+        require_token=given.require_token,
     )
     sets = coverage.require(model.workdir, model.step).at(given.coverage) if given.coverage is not None else None
     service = Service(model, most_batch=given.batch, most_pixels=round(1e6 * given.most_megapixels), sets=sets)
@@ -63,7 +65,7 @@ def main(argv: Sequence[str]) -> None:
             limit_concurrency=1000,
         )
     )
-    _say_where(given.host, given.port, token, shared=not rules.read_only)
+    _say_where(given.host, given.port, rules)
     try:
         server.run(sockets=[listening])
     except (KeyboardInterrupt, Interrupted):  # how a server ends
@@ -86,15 +88,18 @@ def _listen(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen at {host}, port {port} ({reason}); choose another --port") from error
 
 
-def _say_where(host: str, port: int, token: str, *, shared: bool) -> None:
+def _say_where(host: str, port: int, rules: Rules) -> None:
     try:
         is_local = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_local = host == "localhost"
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     print(f"serving at {address} (Ctrl-C ends it)", flush=True)
-    if not is_local and shared:
-        print(f"to edit from another machine: open {address}/#token={token}", flush=True)
+    if rules.read_only:
+        return
+    who = "every edit" if rules.require_token else "an edit from another machine or through a proxy"
+    print(f"{who} needs the token: open {address}/#token={rules.token}", flush=True)
+    if not is_local:
         logging.warning(
             "the connection is not encrypted; put a proxy with TLS in front of it on a network you do not trust"
         )
@@ -110,6 +115,7 @@ def _define_flags() -> None:
     flags.DEFINE_list("names", [], "Names of this server, beside its addresses, that requests may use.")
     flags.DEFINE_float("coverage", None, "Also a set of labels that holds the true one this often, as 0.9.")
     flags.DEFINE_bool("read_only", False, "Do not edit the memory.")
+    flags.DEFINE_bool("require_token", False, "Edits from this machine need the token, too: behind a proxy.")
     flags.DEFINE_integer("batch", 32, "Images that are answered at once, at most.", lower_bound=1)
     flags.DEFINE_float("most_megabytes", 20.0, "Megabytes of a request, at most.", lower_bound=0.001)
     flags.DEFINE_float("most_megapixels", 50.0, "Megapixels of an image, at most.", lower_bound=0.001)

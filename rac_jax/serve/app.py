@@ -27,7 +27,6 @@ from rac_jax.serve.guard import Guard, Refused, Rules, client_of, headers_of
 from rac_jax.serve.service import Service
 
 STATIC = Path(__file__).parent / "static"
-TAUGHT = "taught"
 LONGEST = {"label": 200, "text": 2000, "source": 100}
 MOST_FOUND = 1000
 PICTURE: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}}}
@@ -35,14 +34,14 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     number: {"model": schemas.Error, "description": text}
     for number, text in (
         (400, "The request cannot be used."),
-        (401, "An edit from another machine without the token."),
+        (401, "An edit without the token that it needs."),
         (403, "Not allowed."),
         (404, "There is no such row, source or picture."),
         (409, "The memory does not allow it."),
         (413, "Too many bytes."),
         (422, "A parameter has a value that it cannot have."),
         (423, "Another process is changing the memory."),
-        (503, "Too many requests are waiting."),
+        (503, "Too many requests, or too many bytes of them, are waiting."),
         (507, "The memory cannot be written."),
     )
 }
@@ -102,7 +101,7 @@ def _answer_routes(app: FastAPI, service: Service) -> None:
         "/api/predict",
         predict,
         methods=["POST"],
-        responses={200: {"model": schemas.Answer}},
+        responses={200: {"model": schemas.Answer | list[schemas.Answer | schemas.Unusable]}},
         openapi_extra=uploads.BODY,
         tags=["answers"],
         route_class_override=Plain,
@@ -125,14 +124,18 @@ def _edit_routes(app: FastAPI, service: Service) -> None:
         openapi_extra=uploads.BODY,
         tags=["edits"],
     )
-    async def add(request: Request, label: str = "", text: str = "", source: str = TAUGHT) -> Response:
-        """Add an image to a source of the memory, with a label, a text, or both. A class may be new."""
+    async def add(request: Request, label: str = "", text: str = "", source: str = "") -> Response:
+        """Add an image to a source of the memory, with a label, a text, or both. A class may be new.
+
+        Without a `source`, it is added to `taught`, or to `taught 2` if a source of that name was added as a whole.
+        """
         found, _ = await uploads.read(request)
         given = {"label": label, "text": text, "source": source}
         checked = {name: uploads.words(value, name, LONGEST[name]) for name, value in given.items() if value.strip()}
-        if "source" not in checked or not ("label" in checked or "text" in checked):
-            raise Refused(400, "a row needs a label or a text, and a source")
-        row = await service.teach(uploads.only(found), checked.get("label"), checked.get("text", ""), checked["source"])
+        if not ("label" in checked or "text" in checked):
+            raise Refused(400, "a row needs a label or a text")
+        image, words = uploads.only(found), (checked.get("label"), checked.get("text", ""), checked.get("source"))
+        row = await service.teach(image, *words)
         return Json(row, 201)
 
     @app.delete("/api/rows/{row}", responses={200: {"model": schemas.Row}}, tags=["edits"])

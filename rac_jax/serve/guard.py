@@ -2,8 +2,9 @@
 
 - A request must name this server (Host): a page of another site whose name resolves to this machine is refused.
 - A request that is not GET or HEAD must come from this server's own page or from a program, not from another site.
-- Edits from another machine need the token. A request that a proxy forwarded counts as from another machine.
-- A body is read up to a number of bytes and seconds.
+- Edits from another machine need the token. A request that a proxy forwarded, and says so, counts as from another
+  machine. With `require_token` every edit needs it.
+- A body is read up to a number of bytes and seconds, and all bodies together up to a number of bytes.
 """
 
 import asyncio
@@ -20,7 +21,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 SECONDS = 30.0  # between two parts of a body
-FORWARDED = ("forwarded", "x-forwarded-for", "via")
+DEADLINE = 300.0  # seconds for a whole body
+TOGETHER = 400_000_000  # bytes of bodies that are held at a time
+# Headers of proxies. One that sends none of them cannot be told from a program of this machine.
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 READING = ("/api/predict", "/api/search")  # POST, because they have a body, but they change nothing
 POLICY = "; ".join(
     (
@@ -59,6 +63,7 @@ class Rules:
     names: tuple[str, ...] = ()  # of this server, beside localhost and addresses
     most_bytes: int = 20_000_000  # of a body
     read_only: bool = False
+    require_token: bool = False  # for edits from this machine, too
 
     def check(self, method: str, path: str, headers: dict[str, str], client: str) -> None:
         """Raise Refused for a request that is not allowed."""
@@ -74,12 +79,15 @@ class Rules:
             return
         if self.read_only:
             raise Refused(403, "this server does not edit its memory")
-        if not _is_local(client, headers) and not self._has_token(headers):
-            raise Refused(401, "editing from another machine needs the token that the server printed")
+        if not self._may_edit(headers, client):
+            raise Refused(401, "this edit needs the token that the server printed")
 
     def editable(self, headers: dict[str, str], client: str) -> bool:
         """Whether edits of this client would be accepted."""
-        return not self.read_only and (_is_local(client, headers) or self._has_token(headers))
+        return not self.read_only and self._may_edit(headers, client)
+
+    def _may_edit(self, headers: dict[str, str], client: str) -> bool:
+        return (not self.require_token and _is_local(client, headers)) or self._has_token(headers)
 
     def _has_token(self, headers: dict[str, str]) -> bool:
         given = headers.get("authorization", "")
@@ -117,12 +125,20 @@ class Guard:
 
     def __init__(self, app: Any, rules: Rules, count: Callable[[Scope, int, float], None]):
         self._app, self._rules, self._count = app, rules, count
+        self._held = 0  # bytes of the bodies of all requests that have no answer yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 0
+        started, status, held = time.perf_counter(), 0, 0
+
+        def hold(more: int) -> int:
+            nonlocal held
+            if self._held + more > max(TOGETHER, self._rules.most_bytes):
+                raise Refused(503, "too many bytes are waiting; try again in a moment")
+            held, self._held = held + more, self._held + more
+            return held
 
         async def answer(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -136,34 +152,37 @@ class Guard:
         try:
             headers = headers_of(scope)
             self._rules.check(scope["method"], scope["path"], headers, client_of(scope))
-            await self._app(scope, self._bounded(receive, headers), answer)
+            await self._app(scope, self._bounded(receive, headers, hold), answer)
         except Refused as error:
             if not status:
                 await _say(error, answer)
         finally:
+            self._held -= held
             self._count(scope, status, time.perf_counter() - started)
 
-    def _bounded(self, receive: Receive, headers: dict[str, str]) -> Receive:
-        """The body, refused as soon as it is too long or too slow."""
-        most, total = self._rules.most_bytes, 0
+    def _bounded(self, receive: Receive, headers: dict[str, str], hold: Callable[[int], int]) -> Receive:
+        """The body, refused as soon as it is too long or too slow. `hold` counts its bytes and returns their sum."""
+        most, done, end = self._rules.most_bytes, False, time.monotonic() + DEADLINE
         too_long = Refused(413, f"a request may have {most:,} bytes, and this one has more")
         announced = headers.get("content-length", "0")
         if not announced.isdecimal() or int(announced) > most:
             raise too_long
 
         async def next_part() -> MutableMapping[str, Any]:
-            nonlocal total
+            nonlocal done
+            if done:  # what is received now is the end of the connection, which may take its time
+                return await receive()
+            left = end - time.monotonic()
             try:
-                async with asyncio.timeout(SECONDS if total >= 0 else None):
+                async with asyncio.timeout(min(SECONDS, left)):
                     message = await receive()
             except TimeoutError:
-                raise Refused(408, f"nothing came for {SECONDS:.0f} seconds") from None
+                waited = f"nothing came for {SECONDS:.0f}", f"the body was not complete after {DEADLINE:.0f}"
+                raise Refused(408, f"{waited[left < SECONDS]} seconds") from None
             if message["type"] == "http.request":
-                total += len(message.get("body", b""))
-                if total > most:
+                if hold(len(message.get("body", b""))) > most:
                     raise too_long
-                if not message.get("more_body"):
-                    total = -1  # what is received now is the end of the connection, which may take its time
+                done = not message.get("more_body")
             return message
 
         return next_part

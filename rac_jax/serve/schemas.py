@@ -48,7 +48,7 @@ class Answer(Schema):
 
 
 class Unusable(Schema):
-    """In place of an answer, for a file among several."""
+    """In place of an answer, for a file among several that is not a usable image."""
 
     image: str
     error: str
@@ -108,5 +108,5 @@ class Description(Schema):
     memory: bool
     editable: bool
     coverage: float | None
-    keys: str  # changes when row numbers do
+    keys: str = Field(description="Changes when row numbers do, and with every start of the server.")
     most_bytes: int

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -75,6 +76,7 @@ class Service:
         self, model: Model, *, most_batch: int = 32, most_pixels: int = 50_000_000, sets: LabelSets | None = None
     ):
         self.model, self.metrics, self._sets = model, Metrics(), sets
+        self._nonce = secrets.token_hex(4)  # browsers keep pictures, perhaps of another run at the same address
         self._size, self._most_pixels = model.config.data.image_size, most_pixels
         self._transform, self._nothing = data.eval_transform(model.config), np.random.default_rng(0)
         sizes = worthwhile({size: model.live.answering.seconds(size) for size in model.live.warm_up(most_batch)})
@@ -120,7 +122,7 @@ class Service:
             "rows": memory.rows if memory else 0,
             "memory": memory is not None,
             "coverage": self._sets.level if self._sets else None,
-            "keys": memory.numbering if memory else "",
+            "keys": f"{self._nonce} {memory.numbering if memory else ''}".strip(),
         }
 
     async def predict(self, upload: Upload) -> Answer:
@@ -145,8 +147,8 @@ class Service:
         _ = self.memory
         return await self.in_thread(lambda: self.model.search(self._decoded(upload), k))
 
-    async def teach(self, upload: Upload, label: str | None, text: str, source: str) -> dict[str, Any]:
-        """Add an image to a source of the memory; returns its row."""
+    async def teach(self, upload: Upload, label: str | None, text: str, source: str | None) -> dict[str, Any]:
+        """Add an image to a source of the memory, or to the one of taught images; returns its row."""
         _ = self.memory
         image = await self.in_thread(self._decoded, upload)
 

@@ -1,18 +1,19 @@
 """Three lines of Python: fit, predict, edit, save and load; and runs that answer where their data are not."""
 
+import concurrent.futures
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
 import rac_jax
-from rac_jax import config as configs
 from rac_jax import data, predict
-from rac_jax.api import fitting
 from rac_jax.config import ConfigError
 from rac_jax.data.decode import BadImage
 from rac_jax.data.sets import digits
+from rac_jax.memory import build
 from rac_jax.memory.manifest import BadMemory
 from rac_jax.runtime import workdirs
 from tests import tiny
@@ -86,6 +87,38 @@ def test_one_answer_or_many_from_files_pictures_and_arrays(fitted, tmp_path):
     assert "error" in fitted.predict([tmp_path / "b.jpg"])[0]
 
 
+def test_one_unusable_image_among_several_has_an_error_and_the_others_answers(fitted, tmp_path):
+    pixels = of_class(3, 2, "train")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:3000])
+    with Image.open(tmp_path / "a.png") as cut:
+        answers = fitted.predict([pixels[0], cut, None, b"GIF89a", pixels[1]])
+    assert ["error" in answer for answer in answers] == [False, True, True, True, False]
+    same([answers[0], answers[4]], fitted.predict(pixels))
+    assert "a.png: not a usable image" in answers[1]["error"] and "of type NoneType" in answers[2]["error"]
+    for wrong in (None, b"GIF89a", 3):
+        with pytest.raises(BadImage, match=f"this one is of type {type(wrong).__name__}"):
+            fitted.predict(wrong)
+
+
+def test_arrays_of_jax_are_one_image_or_many(fitted):
+    pixels = of_class(3, 2, "train")
+    expected = fitted.predict(pixels)
+    same([fitted.predict(jnp.asarray(pixels[0]))], expected[:1])
+    same(fitted.predict(jnp.asarray(pixels)), expected)
+    same(fitted.predict(list(map(jnp.asarray, pixels))), expected)
+    assert [row["row"] for row in fitted.search(jnp.asarray(pixels[0]), 3)] == [
+        row["row"] for row in fitted.search(pixels[0], 3)
+    ]
+
+
+def test_several_paths_may_be_an_array(fitted, tmp_path):
+    pixels = of_class(3, 2, "train")
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    same(fitted.predict(np.array([str(tmp_path / "0.png"), str(tmp_path / "1.png")])), fitted.predict(pixels))
+
+
 def test_search_returns_the_nearest_rows_and_their_images(fitted):
     row = 25
     image = fitted.memory.image(row)
@@ -124,6 +157,20 @@ def test_a_new_class_is_answered_after_add_and_not_after_disable(model):
     same(model.predict(asked), before)
 
 
+def test_nobody_else_edits_while_a_source_is_added(model, monkeypatch):
+    free, add, reopen = [], build.add, model.live.reopen
+
+    def tried():
+        """Whether another thread could begin an edit now."""
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            free.append(other.submit(model.live.editing.acquire, blocking=False).result())
+
+    monkeypatch.setattr(build, "add", lambda *given, **named: (tried(), add(*given, **named)))
+    monkeypatch.setattr(model.live, "reopen", lambda: (tried(), reopen()))
+    model.add(of_class(NEW, 2), ["eight"] * 2, source="more")
+    assert free == [False, False] and model.memory.counts["eight"] == 2
+
+
 def test_sets_of_labels_grow_with_the_coverage_and_follow_the_memory(model):
     images = of_class(2, 6, "train")
     small, large = (model.predict(images, coverage=level) for level in (0.5, 0.9))
@@ -137,6 +184,29 @@ def test_sets_of_labels_grow_with_the_coverage_and_follow_the_memory(model):
     (model.workdir / "coverage.json").unlink()
     with pytest.raises(ValueError, match=r"no coverage\.json for step \d+: sets of labels need held-out images"):
         model.predict(images, coverage=0.9)
+
+
+def test_evaluation_counts_how_often_sets_hold_the_truth(model):
+    images, names = of_class(2, 8, "train"), ["the 2"] * 8
+    model.add(of_class(NEW, 12), ["eight"] * 12, source="more")
+    images = np.concatenate([images, of_class(NEW, 4, "train")])
+    found = model.evaluate(images, [*names, *["eight"] * 4])["coverage"]
+    assert list(found) == ["0.8", "0.9", "0.95"]
+    sets = [set(answer["labels"]) for answer in model.predict(images, coverage=0.9)]
+    hit = ["the 2" in labels for labels in sets[:8]] + ["eight" in labels for labels in sets[8:]]
+    assert found["0.9"] == {
+        "all": {"covered": pytest.approx(np.mean(hit)), "labels": pytest.approx(np.mean([len(s) for s in sets]))},
+        "few": {
+            "covered": pytest.approx(np.mean(hit[:8])),
+            "labels": pytest.approx(np.mean([len(s) for s in sets[:8]])),
+        },
+        "new": {
+            "covered": pytest.approx(np.mean(hit[8:])),
+            "labels": pytest.approx(np.mean([len(s) for s in sets[8:]])),
+        },
+    }
+    (model.workdir / "coverage.json").unlink()
+    assert "coverage" not in model.evaluate(images[:8], names)
 
 
 def test_rows_are_shown_by_thumbnails_where_the_images_are_gone(model):
@@ -231,25 +301,6 @@ def test_one_image_of_each_class_is_enough():
     assert [answer["label"] for answer in model.predict(images)] == ["a", "b", "c"]
     with pytest.raises(ValueError, match="no images were held out for evaluation"):
         model.evaluate()
-
-
-def test_every_config_field_can_be_given_by_both_of_its_names():
-    defaults = fitting.default_config()
-    for name in configs.names(defaults):
-        value = configs.field(defaults, name)
-        for spelling in (name, name.replace(".", "__")):
-            config = fitting.default_config()
-            assert fitting.set_fields(config, {spelling: value}) == {name}
-            assert configs.field(config, name) == value
-
-
-def test_fields_that_do_not_exist_or_have_another_type_are_named():
-    with pytest.raises(ConfigError, match=r"there is no field memory\.kk; similar fields: memory\.k"):
-        rac_jax.fit("digits", memory__kk=3)
-    with pytest.raises(ConfigError, match=r"config\.memory\.k is 'many'; it must be of type int"):
-        rac_jax.fit("digits", memory={"k": "many"})
-    with pytest.raises(ValueError, match="images need labels"):
-        rac_jax.fit(np.zeros((2, 8, 8, 3), np.uint8))
 
 
 def test_importing_the_package_does_not_import_jax():

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -39,6 +40,42 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str):
         path.symlink_to(path)
     with pytest.raises(BadImage, match=r"x\.jpg: (not a regular file|cannot be read)"):
         data.read_image(path, 32)
+
+
+def test_a_picture_whose_file_is_cut_short_is_no_usable_image(tmp_path: Path):
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "whole.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "whole.png").read_bytes()[:3000])
+    np.testing.assert_array_equal(reading.pixels_of(Image.open(tmp_path / "whole.png")), pixels)
+    with Image.open(tmp_path / "cut.png") as cut, pytest.raises(BadImage, match=r"cut\.png: not a usable image \("):
+        reading.pixels_of(cut)
+
+
+@pytest.mark.parametrize("wrong", [None, b"\xff\xd8\xff", 3, [[1, 2]], object()])
+def test_what_is_no_image_is_named(wrong):
+    kind = type(wrong).__name__
+    with pytest.raises(BadImage, match=f"a path, a picture of Pillow or an array, and this one is of type {kind}"):
+        reading.pixels_of(wrong)
+
+
+def test_arrays_of_any_library_are_images():
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), np.uint8)
+
+    class Array:
+        def __init__(self, found):
+            self.found = found
+
+        def __array__(self, dtype=None, copy=None):
+            if self.found is None:
+                raise TypeError("it is on another device")
+            return self.found
+
+    np.testing.assert_array_equal(reading.pixels_of(jnp.asarray(pixels)), pixels)
+    np.testing.assert_array_equal(reading.pixels_of(Array(pixels)), pixels)
+    shares = jnp.asarray([[0.0, 0.5, 1.0]], jnp.bfloat16)
+    np.testing.assert_array_equal(reading.pixels_of(shares)[0, :, 0], [0, 128, 255])
+    with pytest.raises(BadImage, match=r"Array is not a usable array \(it is on another device\)"):
+        reading.pixels_of(Array(None))
 
 
 def test_a_name_with_nul_and_a_huge_file(tmp_path: Path):

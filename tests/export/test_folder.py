@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -77,6 +78,10 @@ def test_an_export_is_complete_or_absent(trained, tmp_path):
     (damaged / "memory" / manifest.read(damaged / "memory").keys).unlink()
     with pytest.raises(OSError, match=r"keys-\d+\.bin"):
         export.write(damaged, tmp_path / "other")
+    damaged = shutil.copytree(trained, tmp_path / "damaged_too")
+    (damaged / "checkpoints" / "20" / "state" / "_METADATA").write_text("{}")
+    with pytest.raises(ValueError, match=r"the checkpoint is damaged: .*_METADATA has another checksum"):
+        export.write(damaged, tmp_path / "other")
     assert not list(tmp_path.glob("other*"))
 
 
@@ -99,12 +104,31 @@ def test_an_export_brings_the_vocabulary_of_t(trained, tmp_path, monkeypatch):
 def test_no_path_of_this_machine_is_exported(trained, tmp_path):
     run = shutil.copytree(trained, tmp_path / "run")
     config = workdirs.read_config(run)
+    model, image = rac_jax.load(run), data.load(config).split("test").images[0]
+    (tmp_path / "photos" / "new").mkdir(parents=True)
+    Image.fromarray(image).save(tmp_path / "photos" / "new" / "a.png")
+    (tmp_path / "t.csv").write_text("path,label\nphotos/new/a.png,new\n")
+    model.add(tmp_path / "photos")
+    model.add(tmp_path / "t.csv", source="table")
+    model.add([image], ["new"], source="mine")
     config.memory.kept_keys = config.compiled = str(tmp_path / "here")
+    config.data.root, config.data.name = str(tmp_path), f"table:{tmp_path / 't.csv'}"
     workdirs.write_config(config, run)
     export.write(run, tmp_path / "new")
     found = workdirs.read_config(tmp_path / "new")
-    assert (found.memory.kept_keys, found.compiled) == ("", "")
-    assert str(tmp_path) not in (tmp_path / "new" / "config.json").read_text()
+    assert (found.memory.kept_keys, found.compiled, found.data.name) == ("", "", "table:t.csv")
+    sources = manifest.read(tmp_path / "new" / "memory").sources
+    assert [(source.origin, source.root) for source in sources[1:]] == [
+        ("folder:photos", ""),
+        ("table:t.csv", ""),
+        ("table:table.jsonl", "../images/mine"),
+    ]
+    contents = {path: path.read_bytes() for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    assert len(contents) > 20
+    for machine in (str(tmp_path), str(trained), str(Path.home())):
+        assert [path for path, content in contents.items() if machine.encode() in content] == []
+    memory = rac_jax.load(tmp_path / "new").memory
+    assert [memory.image(memory.rows - place).size for place in (1, 2)] == [(8, 8), (32, 32)]  # a file; a thumbnail
 
 
 def test_the_card_has_the_tables_of_its_step_alone(trained, tmp_path):

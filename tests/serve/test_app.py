@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import rac_jax
-from rac_jax import data, predict
+from rac_jax import data, predict, train
 from rac_jax.calibration.coverage import LabelSets
 from rac_jax.memory import edit, manifest
 from rac_jax.serve.metrics import compilations
+from tests.retrieval.test_views import config as with_views
 from tests.serve.conftest import encoded, pixels, serving
 
 NEW = 8
@@ -75,6 +76,22 @@ def test_a_new_class_is_taught_and_undone(served, model):
     assert status == 201 and row["label"] is None and row["text"] == "a round thing"
 
 
+def test_a_picture_is_taught_where_a_source_of_that_name_was_added_as_a_whole(served, model):
+    client, _ = served
+    image = pixels(NEW, 1, "test")[0]
+    model.add(pixels(1, 1, "test"), ["the 1"], source="taught")
+    assert client("POST", "/api/rows?label=eight&source=taught", encoded(image))[0] == 409  # as it was asked for
+    for source in ("", "&source=%20"):
+        status, row = client("POST", f"/api/rows?label=eight{source}", encoded(image))
+        assert status == 201 and row["source"] == "taught 2"
+        assert client("DELETE", f"/api/rows/{row['row']}?image={row['image']}")[0] == 200
+    row = model.teach(image, "eight")
+    assert model.memory.row(row)["source"] == "taught 2"
+    model.remove("taught")
+    row = model.teach(image, "eight")
+    assert model.memory.row(row)["source"] == "taught"
+
+
 def test_sources_are_switched_and_removed(served):
     client, _ = served
     image = pixels(NEW, 1, "test")[0]
@@ -107,6 +124,7 @@ def test_nothing_is_compiled_after_the_start_even_when_the_room_is_used_up(serve
         for number, image in enumerate(images[:3]):
             assert client("POST", f"/api/rows?label=new{number}", encoded(image))[0] == 201
             list(threads.map(client.predict, images))
+            assert client("POST", "/api/search?k=7", encoded(image))[0] == 200
         assert compilations() == before
         room = model.live.answering.room
         for number in range(room.classes):  # more classes than there is room for: compiled before the edit is confirmed
@@ -120,6 +138,20 @@ def test_nothing_is_compiled_after_the_start_even_when_the_room_is_used_up(serve
     assert f"rac_jax_compiled_programs {float(grown)}" in text
     assert 'rac_jax_requests_total{route="/api/predict",status="200"} 100.0' in text
     assert f"rac_jax_memory_rows {40.0 + 3 + room.classes}" in text
+
+
+def test_nothing_is_compiled_after_the_start_where_b_starts_from_e_and_answers_are_of_crops(tmp_path):
+    config = with_views(devices=1, count=1)
+    config.train.steps = 1
+    train.train(config, tmp_path / "run", evaluated=False)
+    model = rac_jax.load(tmp_path / "run", eval__views=5, mesh__data=1)
+    image = pixels(NEW, 1, "test")[0]
+    with serving(model) as (client, _):
+        before = compilations()
+        status, found = client("POST", "/api/search?k=3", encoded(image))
+        assert status == 200 and len(found) == 3
+        assert client("POST", "/api/rows?label=new", encoded(image))[0] == 201 and client.predict(image)["label"]
+        assert compilations() == before
 
 
 def test_requests_at_the_same_time_share_batches(standing):
@@ -145,7 +177,7 @@ def test_requests_at_the_same_time_share_batches(standing):
         ("POST", "/api/rows", b"x", 400, "a row needs a label or a text"),
         ("POST", "/api/rows?label=%00", b"x", 400, "a label is 1 to 200 printable characters"),
         ("POST", "/api/rows?label=" + 201 * "a", b"x", 400, "a label is 1 to 200 printable characters"),
-        ("POST", "/api/rows?label=a&source=%20", b"x", 400, "a row needs a label or a text, and a source"),
+        ("POST", "/api/rows?label=%20&source=a", b"x", 400, "a row needs a label or a text"),
         ("GET", "/api/rows/99999", None, 404, "there is no row 99999"),
         ("GET", "/api/rows/-1", None, 404, "there is no row -1"),
         ("GET", "/api/rows/../../etc/passwd", None, 404, "not found"),
@@ -197,17 +229,26 @@ def test_the_page_and_the_description_need_no_network(standing):
     assert client.get("/api/run")["editable"] is True
 
 
+def test_the_description_has_an_answer_or_a_list_of_answers_and_errors(standing):
+    described = standing[0].get("/openapi.json")
+    schema = described["paths"]["/api/predict"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    answer, unusable = ({"$ref": f"#/components/schemas/{name}"} for name in ("Answer", "Unusable"))
+    one, several = schema["anyOf"]
+    assert one == answer and several["type"] == "array" and several["items"]["anyOf"] == [answer, unusable]
+    assert set(described["components"]["schemas"]["Unusable"]["properties"]) == {"image", "error"}
+
+
 def test_examples_are_of_the_memory_where_the_data_are_not(standing):
     client, _ = standing
     found = client.get("/api/examples")
     assert found["split"] == "" and len(found["some"]) == 12
-    assert client.raw("GET", f"/api/examples/{found['some'][0]['number']}")[2].startswith(b"\xff\xd8")
+    path = f"/api/examples/{found['some'][0]['number']}?of=anything&small=true"
+    assert client.raw("GET", path)[2].startswith(b"\xff\xd8")
 
 
 @pytest.mark.slow
 def test_a_run_without_a_memory_is_served(tmp_path):
     import tests.tiny as tiny
-    from rac_jax import train
 
     config = tiny.config("base")
     config.train.steps = 1

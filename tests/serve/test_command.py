@@ -10,6 +10,7 @@ import pytest
 
 import rac_jax
 from rac_jax.bench.client import Server
+from rac_jax.serve.guard import Rules
 from tests.serve.conftest import Client, pixels
 
 
@@ -42,6 +43,21 @@ def test_a_memory_that_cannot_be_written_is_not_edited(workdir, monkeypatch):
     folder = model.live.answering.run.retriever.memory.folder
     monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (folder, os.W_OK))
     assert not command._is_writable(model)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({}, ["an edit from another machine or through a proxy needs the token: open http://127.0.0.1:80/#token=abc"]),
+        ({"require_token": True}, ["every edit needs the token: open http://127.0.0.1:80/#token=abc"]),
+        ({"read_only": True}, []),
+    ],
+)
+def test_the_token_is_printed_wherever_edits_are_allowed(capsys, rules, said):
+    from rac_jax.serve.__main__ import _say_where
+
+    _say_where("127.0.0.1", 80, Rules(token="abc", **rules))
+    assert capsys.readouterr().out.splitlines() == ["serving at http://127.0.0.1:80 (Ctrl-C ends it)", *said]
 
 
 def test_a_port_that_is_taken_is_noticed_before_anything_slow():

@@ -50,30 +50,51 @@ def test_edits_from_elsewhere_need_the_token():
     assert status("DELETE", "/api/predict/", client=ELSEWHERE) == 401
 
 
+@pytest.mark.parametrize(
+    "name", ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
+)
+def test_what_a_proxy_says_it_forwards_needs_the_token(name):
+    assert status(client=LOCAL, **{name: "anything"}) == 401
+    assert status(client=LOCAL, **{name: "anything"}, authorization="Bearer secret") == 200
+    assert not RULES.editable({name: "anything"}, LOCAL)
+
+
+def test_behind_a_silent_proxy_every_edit_needs_the_token():
+    rules = Rules(token="secret", require_token=True)
+    assert status(client=LOCAL, rules=rules) == 401 and not rules.editable({}, LOCAL)
+    assert status(client=LOCAL, rules=rules, authorization="Bearer secret") == 200
+    assert rules.editable({"authorization": "Bearer secret"}, LOCAL)
+    assert status(client=LOCAL, rules=rules, path="/api/predict") == 200
+
+
 def test_a_server_that_only_reads_refuses_every_edit():
     rules = Rules(token="secret", read_only=True)
     assert status(rules=rules) == 403 and status(path="/api/search", rules=rules) == 200
     assert status(client=ELSEWHERE, authorization="Bearer secret", rules=rules) == 403
 
 
-def ask(parts, app, headers=()):
-    """The messages that are sent in answer to a request with a body in parts."""
+async def asked(built, parts, headers=(), pause=0.0):
+    """The messages that are sent in answer to a request with a body in parts, with pauses before them."""
     sent, remaining = [], [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     remaining = [*remaining[:-1], {**remaining[-1], "more_body": False}] if remaining else []
 
     async def receive():
-        if not remaining:
-            await asyncio.sleep(3600)
+        await asyncio.sleep(pause if remaining else 3600)
         return remaining.pop(0)
 
     async def send(message):
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/api/predict", "client": (LOCAL, 1)}
-    scope["headers"] = [(b"host", b"localhost"), *headers]
+    await built({**scope, "headers": [(b"host", b"localhost"), *headers]}, receive, send)
+    return sent
+
+
+def ask(parts, app, headers=(), pause=0.0):
+    """The same, of an application behind the rules, which count the request."""
     counted = []
     built = Guard(app, RULES, lambda scope, status, seconds: counted.append(status))
-    asyncio.run(built(scope, receive, send))
+    sent = asyncio.run(asked(built, parts, headers, pause))
     assert counted == [sent[0]["status"]]
     return sent
 
@@ -99,6 +120,35 @@ def test_a_body_that_does_not_come_is_given_up(monkeypatch):
     monkeypatch.setattr(guard, "SECONDS", 0.01)
     start, body = ask([], echo)
     assert start["status"] == 408 and b"nothing came" in body["body"]
+
+
+def test_a_body_that_comes_in_drips_is_given_up(monkeypatch):
+    monkeypatch.setattr(guard, "DEADLINE", 0.05)
+    start, body = ask([b""] * 30, echo, pause=0.01)
+    assert start["status"] == 408 and b"the body was not complete after 0 seconds" in body["body"]
+
+
+def test_bodies_together_are_read_up_to_a_number_of_bytes(monkeypatch):
+    monkeypatch.setattr(guard, "TOGETHER", 15)
+
+    async def meet():
+        read, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(scope, receive, send):
+            await receive()
+            read.set()
+            await go_on.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        built = Guard(lambda *request: (echo if read.is_set() else slow)(*request), RULES, lambda *_: None)
+        first = asyncio.create_task(asked(built, [b"1234567890"]))
+        await read.wait()
+        during = [(await asked(built, [body]))[0]["status"] for body in (b"123456", b"12345", b"123456")]
+        go_on.set()
+        await first
+        return during, (await asked(built, [b"123456"]))[0]["status"]
+
+    assert asyncio.run(meet()) == ([503, 200, 503], 200)
 
 
 def test_every_answer_has_the_policy():

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -101,6 +102,41 @@ def test_a_new_class_is_taught_undone_and_its_source_switched_off(page, served):
     assert client.get("/health")["rows"] == 40 and len(client.get("/api/sources")) == 1
 
 
+def test_each_picture_that_was_taught_can_be_undone(page, served):
+    client, _ = served
+    rows = "return document.querySelector('#classes').innerText"
+    for number, (image, name) in enumerate(zip(pixels(NEW, 2, "test"), ("eight", "nine"), strict=True)):
+        page.drop(encoded(image), f"{number}.png")
+        page.wait("return document.querySelector('#caption').innerText === arguments[0]", f"{number}.png")
+        page.write("#correct", name)
+        page.click(".teach button")
+        page.wait(
+            "return document.querySelector('#notice').innerText.includes(arguments[0])", f"Taught: this is “{name}”"
+        )
+    page.click("#examples button:nth-child(5)")
+    page.wait("return document.querySelector('#caption').innerText.startsWith('Its label')")
+    assert page.text("#notice") == "Undo “nine”"
+    page.click("#notice button")
+    page.wait("return document.querySelector('#notice').innerText.startsWith('Undone: the picture of “nine”')")
+    assert "nine" not in page.run(rows) and "eight" in page.run(rows) and client.get("/health")["rows"] == 41
+    page.drop(b"no image", "notes.txt")
+    page.wait("return document.querySelector('#notice').innerText.includes('not a usable image')")
+    assert page.text("#notice button") == "Undo “eight”"
+    assert client("DELETE", "/api/sources/taught")[0] == 200
+    page.click("#notice button")
+    page.wait("return document.querySelector('#notice').innerText.includes('there is no row')")
+    assert page.run("return document.querySelectorAll('#notice button').length") == 0
+    assert len(page.errors()) == 2  # the refusals of 400 and 404
+
+
+def test_pictures_are_asked_for_with_the_name_of_the_server(page, served):
+    client, _ = served
+    keys = client.get("/api/run")["keys"]
+    sources = page.run("return [...document.querySelectorAll('#examples img, #classes img')].map((one) => one.src)")
+    assert len(sources) == 12 + 4 * 6
+    assert {parse_qs(urlsplit(source).query)["of"][0] for source in sources} == {keys}
+
+
 def test_an_example_is_picked_and_an_unusable_file_explained(page):
     page.click("#examples button:nth-child(5)")
     page.wait("return document.querySelectorAll('.tile').length === 12")
@@ -149,5 +185,6 @@ def test_the_description_of_the_api_is_shown(window, standing):
     shown = window.text("main")
     keep(window, "docs")
     assert shown.count("Another process is changing the memory.") == 1 and "curl" in shown
+    assert "familiarity: number or null" in shown and "} or [Answer or {image: string, error: string}, …]" in shown
     assert "/api/predict" in shown and "/api/sources/{name}/{change}" in shown
     assert not window.errors()

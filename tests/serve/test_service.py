@@ -1,8 +1,10 @@
-"""Batches are as large as pays."""
+"""Batches are as large as pays, and pictures are named by the server that shows them."""
+
+import contextlib
 
 import pytest
 
-from rac_jax.serve.service import worthwhile
+from rac_jax.serve.service import Service, worthwhile
 
 
 @pytest.mark.parametrize(
@@ -16,3 +18,14 @@ from rac_jax.serve.service import worthwhile
 )
 def test_sizes_end_where_images_a_second_are_most(seconds, sizes):
     assert worthwhile(seconds) == sizes
+
+
+def test_pictures_of_two_servers_of_the_same_rows_have_different_addresses(model):
+    with contextlib.ExitStack() as stack:
+        keys = []
+        for _ in range(2):
+            service = Service(model, most_batch=1)
+            stack.callback(service.close)
+            keys.append(service.description()["keys"])
+            assert service.description()["keys"] == keys[-1] and keys[-1].endswith(model.memory.numbering)
+    assert keys[0] != keys[1]

@@ -103,7 +103,7 @@ export function done() {
 
 export function say(text, kind = "", action = null) {
   const notice = find("notice");
-  notice.hidden = !text;
+  notice.hidden = !text && !action;
   notice.className = `notice ${kind}`;
   fill(notice, text, action);
 }

@@ -18,7 +18,8 @@ async function call(path, options = {}) {
     throw new Error("The server does not answer.");
   }
   const body = await response.json().catch(() => ({ error: `The server said ${response.status}.` }));
-  if (!response.ok) throw new Error(body.error ?? `The server said ${response.status}.`);
+  const error = body.error ?? `The server said ${response.status}.`;
+  if (!response.ok) throw Object.assign(new Error(error), { status: response.status });
   return body;
 }
 
@@ -37,10 +38,11 @@ export const change = (source, state) => call(`${named(source)}/${state}`, { met
 export const remove = (source) => call(named(source), { method: "DELETE" });
 
 export const thumbnail = (row, numbering) => `/api/rows/${row}/thumbnail?of=${encodeURIComponent(numbering)}`;
-export const example = (number, small) => `/api/examples/${number}${small ? "?small=true" : ""}`;
+export const example = (number, numbering, small) =>
+  `/api/examples/${number}?${new URLSearchParams({ of: numbering, small })}`;
 
-export async function picture(number) {
-  const response = await fetch(example(number, false));
+export async function picture(number, numbering) {
+  const response = await fetch(example(number, numbering, false));
   if (!response.ok) throw new Error("The picture is not there any more.");
   return response.blob();
 }

@@ -6,19 +6,20 @@ const theme = localStorage.getItem("theme");
 const dark = matchMedia("(prefers-color-scheme: dark)").matches;
 document.documentElement.dataset.theme = theme ?? (dark ? "dark" : "light");
 
-// A schema in one line: the name of an object, its fields, or a type.
-function typed(schema, all, depth = 0) {
+// A schema in one line: the name of an object, its fields (once), or a type.
+function typed(schema, all, depth = 0, seen = new Set()) {
   if (!schema) return "";
   if (schema.$ref) {
     const found = all[schema.$ref.split("/").pop()];
-    if (depth > 1) return found.title;
-    const fields = Object.entries(found.properties ?? {}).map(([name, one]) => `${name}: ${typed(one, all, depth + 1)}`);
+    if (depth > 1 || seen.has(found)) return found.title;
+    seen.add(found);
+    const fields = Object.entries(found.properties ?? {}).map(([name, one]) => `${name}: ${typed(one, all, depth + 1, seen)}`);
     return `{${fields.join(", ")}}`;
   }
-  if (schema.anyOf) return schema.anyOf.map((one) => typed(one, all, depth)).join(" or ");
-  if (schema.type === "array") return `[${typed(schema.items, all, depth)}, …]`;
+  if (schema.anyOf) return schema.anyOf.map((one) => typed(one, all, depth, seen)).join(" or ");
+  if (schema.type === "array") return `[${typed(schema.items, all, depth, seen)}, …]`;
   if (schema.additionalProperties && schema.type === "object")
-    return `{name: ${typed(schema.additionalProperties, all, depth + 1)}}`;
+    return `{name: ${typed(schema.additionalProperties, all, depth + 1, seen)}}`;
   return schema.format ?? schema.type ?? "any";
 }
 

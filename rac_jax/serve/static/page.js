@@ -5,13 +5,22 @@ import * as api from "./api.js";
 import { fill, find, make, plural } from "./dom.js";
 import { showClasses, showSources } from "./memory.js";
 
-const state = { run: null, blob: null, answer: null, before: null, asked: 0 };
+const state = { run: null, blob: null, answer: null, before: null, asked: 0, taught: [] }; // taught: rows of this visit
+const GONE = [404, 409]; // what the server says of a row that cannot be undone any more
+
+// A sentence, and a button to undo the last picture that was taught, if there is one.
+function say(text, kind = "") {
+  const last = state.taught.at(-1);
+  const button = last && make("button", { type: "button", class: "plain" }, `Undo “${last.label}”`);
+  button?.addEventListener("click", () => attempt(() => undo(button)));
+  answers.say(text, kind, button);
+}
 
 async function attempt(work) {
   try {
     await work();
   } catch (error) {
-    answers.say(error.message, "bad");
+    say(error.message, "bad");
   }
 }
 
@@ -42,7 +51,7 @@ function preview(blob, caption) {
 
 const askNew = (blob, caption) =>
   attempt(async () => {
-    answers.say("");
+    say("");
     if (state.run.most_bytes && blob.size > state.run.most_bytes) throw new Error("This picture has too many bytes.");
     await ask(blob, caption);
   });
@@ -72,21 +81,27 @@ async function teach(label, button) {
   const before = state.answer.label;
   try {
     const row = await api.teach(state.blob, label);
+    state.taught.push(row);
     await refresh();
     await ask(state.blob, "", before);
-    const undo = make("button", { type: "button", class: "plain", on: { click: () => attempt(() => undone(row)) } });
-    undo.textContent = "Undo";
-    answers.say(`Taught: this is “${row.label}”. It is in the memory now, as row ${row.row}.`, "good", undo);
+    say(`Taught: this is “${row.label}”. It is in the memory now, as row ${row.row}.`, "good");
   } finally {
     button.disabled = false;
   }
 }
 
-async function undone(row) {
-  await api.forget(row);
+async function undo(button) {
+  button.disabled = true;
+  const row = state.taught.pop();
+  try {
+    await api.forget(row);
+  } catch (error) {
+    if (!GONE.includes(error.status)) state.taught.push(row);
+    throw error;
+  }
   await refresh();
   await ask(state.blob, "", state.answer?.label);
-  answers.say("Undone: the picture is not in the memory any more.");
+  say(`Undone: the picture of “${row.label}” is not in the memory any more.`);
 }
 
 const edited = (work) =>
@@ -120,10 +135,10 @@ async function showExamples() {
 function example({ number, label }) {
   const pick = () =>
     attempt(async () => {
-      const blob = await api.picture(number);
+      const blob = await api.picture(number, state.run.keys);
       await askNew(blob, label ? `Its label: ${label}` : "");
     });
-  const image = make("img", { src: api.example(number, true), alt: label ?? "", loading: "lazy" });
+  const image = make("img", { src: api.example(number, state.run.keys, true), alt: label ?? "", loading: "lazy" });
   return make("button", { type: "button", title: label ?? "", on: { click: pick } }, image);
 }
 
@@ -176,5 +191,7 @@ function theme() {
 
 theme();
 listen();
-attempt(refresh);
-attempt(showExamples);
+attempt(async () => {
+  await refresh();
+  await showExamples();
+});
