@@ -158,7 +158,7 @@ class Experiment:
         if not config.memory.dir or not manifest.exists(Path(config.memory.dir)):
             return []
         sources = manifest.read(Path(config.memory.dir)).sources
-        inside = {source.fingerprint for source in sources if source.state == manifest.ENABLED}
+        inside = {source.content for source in sources if source.state == manifest.ENABLED}
         return sorted(inside - {self._fingerprints(config)["train"]})
 
     def _memory(self, fields: Mapping[str, Any], made: int) -> str:
