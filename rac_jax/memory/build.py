@@ -26,6 +26,12 @@ from rac_jax.memory.sources import Content
 from rac_jax.models.preprocessing import Preprocessing
 from rac_jax.runtime import processes
 
+# The fields that determine the keys and the index of a memory, beside the options of E.
+OF_THE_MEMORY = (
+    "model.encoder.name", "model.encoder.weights", "model.dtype", "data.image_size", "data.crop",
+    "data.interpolation", "memory.metric", "memory.index", "memory.precision", "memory.hnsw_m",
+    "memory.ef_construction",
+)  # fmt: skip
 TRAIN = "train"  # the name of the source that is the run's own training split
 SHARD = 4096  # keys that are written at once: an interrupted build continues after the last complete shard
 
@@ -316,6 +322,11 @@ def make_recipe(config: ConfigDict, encoder: Encoder) -> Recipe:
         "keys": index.precision(config),
         "index": index.spec(config),
     }
+
+
+def values_of_recipe(config: ConfigDict) -> list[Any]:
+    """The values that determine a memory's keys and index: runs that agree in them can share one."""
+    return [*(configs.field(config, name) for name in OF_THE_MEMORY), configs.options(config.model.encoder)]
 
 
 def config_of(found: Manifest) -> ConfigDict:
