@@ -114,7 +114,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.thumbnails = -1  # side in pixels of a small JPEG of each row; 0 = none; -1 = 96, up to a million rows
 
     c.loss = ConfigDict()
-    c.loss.name = "lace"  # lace | ce | balce | ldam (one voice with a cosine head) | ldam_paper (its margin added)
+    c.loss.name = "lace"  # lace | ce | balce | ldam (one voice, with cosines) | ldam_paper (its margin added)
     c.loss.tau = 1.0  # strength of LACE's logit adjustment
     c.loss.reweight = "none"  # none | inverse_sqrt | inverse_log, by class count
     c.loss.smoothing = 0.1  # label smoothing
