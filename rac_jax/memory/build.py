@@ -76,14 +76,19 @@ def open_or_build(
     """The memory in `folder`, if it has this config's recipe; the training split is encoded if the memory is new."""
     recipe = make_recipe(config, encoder)
     source = training_source(folder, recipe, dataset.name, dataset.fingerprint("train"))
-    if source is None and manifest.exists(folder) and manifest.read(folder).rows:
-        logging.warning("the memory in %s does not hold the training split of %s", folder, dataset.name)
-    elif source is None or not source.finished:
+    of_others = source is None and manifest.exists(folder) and manifest.read(folder).rows
+    if not of_others and (source is None or not source.finished):
         content = sources.of_split(dataset, "train")
         _check_k(config, len(content), len(content))
         add(config, recipe, TRAIN, content, encoder, folder=folder, mesh=mesh)
     memory = opened(config, folder)
     _check_k(config, memory.enabled, len(memory))
+    if memory.rows_of(dataset.fingerprint("train")) is None:
+        logging.warning(
+            "the memory in %s does not hold the training split of %s: no row of an image is left out in "
+            "training, and copies of it hand over its label",
+            folder, dataset.name,
+        )  # fmt: skip
     return memory
 
 
