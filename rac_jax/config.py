@@ -108,13 +108,13 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.keep.classes = 1.0  # share of the classes
     c.memory.keep.share = 1.0  # share of the rows of those classes
     c.memory.keep.per_class = 0  # at most so many rows of each class; 0 = all
-    c.memory.exclude = "id"  # in training, leave out: id (the query itself) | first | none
+    c.memory.exclude = "id"  # in training, neighbours leave out: id (the query itself) | first | none
     c.memory.duplicates = 0.9999  # with exclude "id", leave out rows of other sources with a key as near; 0 = off
     c.memory.encode_batch = 128  # images that E encodes at once while the memory is built
     c.memory.thumbnails = -1  # side in pixels of a small JPEG of each row; 0 = none; -1 = 96, up to a million rows
 
     c.loss = ConfigDict()
-    c.loss.name = "lace"  # lace | ce | balce | ldam (one voice with a cosine head) | ldam_paper (its margin added)
+    c.loss.name = "lace"  # lace | ce | balce | ldam (one voice, with cosines) | ldam_paper (its margin added)
     c.loss.tau = 1.0  # strength of LACE's logit adjustment
     c.loss.reweight = "none"  # none | inverse_sqrt | inverse_log, by class count
     c.loss.smoothing = 0.1  # label smoothing

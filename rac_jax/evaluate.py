@@ -22,7 +22,7 @@ from rac_jax.data import evaluation, pipeline, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.metrics import Counts
 from rac_jax.models.rac import FUSED, PAPER, VOICES
-from rac_jax.models.voices import Neighbours
+from rac_jax.models.voices import READ_FROM_MEMORY, Neighbours
 from rac_jax.report import predictions, tables
 from rac_jax.report.predictions import Predictions, Votes
 from rac_jax.report.tensorboard import TensorBoard
@@ -55,7 +55,7 @@ def restore(config: ConfigDict, workdir: Path, step: int | None, *, split: str =
             trained_on = record.describe(data.load(config), config.data.root)
         dataset = evaluation.load(config, split, trained_on) if split else None
         if dataset is not None:
-            _check_classes(config, workdir, trained_on, dataset)
+            _say_what_is_new(config, trained_on, dataset)
         run = Run.to_answer(config, workdir, trained_on, dataset)
         _, params, stats = parameters.split(run.model)
         step, state, info = checkpoints.load(step, sharding.state(run.mesh, {"params": params, "stats": stats}))
@@ -76,19 +76,16 @@ def with_own_table(config: ConfigDict, workdir: Path) -> ConfigDict:
     return config
 
 
-def _check_classes(config: ConfigDict, workdir: Path, trained_on: record.Record, dataset: Dataset) -> None:
-    """Only some voices can answer classes without training; without them, new classes are refused."""
-    if {"vote", "prototype"} & set(configs.voices(config)):
-        _say_what_is_new(trained_on, dataset)
-    else:
-        record.require_classes(dataset, workdir)
-
-
-def _say_what_is_new(trained_on: record.Record, dataset: Dataset) -> None:
+def _say_what_is_new(config: ConfigDict, trained_on: record.Record, dataset: Dataset) -> None:
+    """Classes go by name. Some voices can answer classes without training; for others, no common class is an error."""
     new = [name for name in dataset.class_names if name not in set(trained_on.classes)]
+    able = set(READ_FROM_MEMORY) & set(configs.voices(config))
+    if not able and len(new) == len(dataset.class_names):
+        raise record.OtherData(f"none of the classes of {dataset.name} is one that the run was trained on")
     if new:
         shown = ", ".join(new[:8]) + (" …" if len(new) > 8 else "")
-        logging.warning("%d classes of %s were not trained on: %s", len(new), dataset.name, shown)
+        never = "" if able else ", so that they are never answered"
+        logging.warning("%d classes of %s were not trained on%s: %s", len(new), dataset.name, never, shown)
 
 
 def evaluate_checkpoint(config: ConfigDict, workdir: Path, *, step: int | None, split: str) -> Accuracy:

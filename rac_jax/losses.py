@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from rac_jax import config as configs
 from rac_jax.models.rac import COSINE_SCALE
 
 LARGEST_MARGIN = 0.5  # of LDAM, as a cosine
@@ -49,7 +50,7 @@ def adjustment(class_counts: np.ndarray, tau: float) -> np.ndarray:
 
 
 def margins(class_counts: np.ndarray, scale: float = COSINE_SCALE) -> np.ndarray:
-    """m of LDAM for a cosine head with this scale: the rarest class has the largest margin, [C] float32."""
+    """m of LDAM for cosines with this scale: the rarest class has the largest margin, [C] float32."""
     counts = np.maximum(np.asarray(class_counts, np.float64), 1)
     return (scale * LARGEST_MARGIN * (counts / counts.min()) ** -0.25).astype(np.float32)
 
@@ -67,7 +68,7 @@ def general(logits: jax.Array, labels: jax.Array, terms: Terms, smoothing: float
 def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str, scale: float = COSINE_SCALE) -> Terms:
     """The terms of a loss by name: lace, ce, balce, ldam, or ldam_paper (LDAM with the sign printed in the paper).
 
-    `scale` is that of the cosine head, for LDAM.
+    `scale` is that of the cosines, for LDAM.
     """
     zero = np.zeros(len(class_counts), np.float32)
     weights = class_weights(class_counts, reweight)
@@ -88,5 +89,6 @@ def terms(name: str, class_counts: np.ndarray, *, tau: float, reweight: str, sca
 
 def from_config(config: ConfigDict, class_counts: np.ndarray) -> Terms:
     """The terms of a config's loss for these class counts."""
-    loss, scale = config.loss, config.model.head_scale
+    loss, model = config.loss, config.model
+    scale = model.prototype.scale if "prototype" in configs.voices(config) else model.head_scale
     return terms(loss.name, class_counts, tau=loss.tau, reweight=loss.reweight, scale=scale)

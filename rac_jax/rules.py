@@ -222,8 +222,8 @@ def _relations(config: ConfigDict, devices: int) -> Iterator[tuple[str, bool, st
     words = f"a multiple of the {used} devices, as {near} is, with batch_norm=update: {whole} without padding"
     yield "train.batch_size", not update or train.batch_size % used == 0, words
     speaking = voices(config)
-    one_cosine = config.loss.name not in ("ldam", "ldam_paper") or speaking in (("base",), ("text",))
-    words = "lace, ce or balce with several voices: LDAM's margins are in cosines of one voice"
+    one_cosine = config.loss.name not in ("ldam", "ldam_paper") or len(set(speaking) - {"vote"}) == 1
+    words = "lace, ce or balce with several voices beside vote: LDAM's margins are in cosines of one voice"
     yield "loss.name", one_cosine, words
     same = config.model.base.name == KEYS or config.model.base.weights == config.model.encoder.weights != ""
     trained_base = "base" in roles(config)

@@ -25,7 +25,7 @@ def test_defaults_are_valid_and_locked():
 @pytest.mark.parametrize(
     "name, value, message",
     [
-        ("loss.name", "ldam", r"config\.loss\.name is 'ldam'; it must be lace, ce or balce with several voices"),
+        ("loss.name", "ldam", r"config\.loss\.name is 'ldam'; it must be lace, ce or balce with several voices b"),
         ("loss.name", "focal", r"config\.loss\.name is 'focal'; it must be one of lace, ce, balce, ldam, ldam_paper"),
         ("memory.k", 0, r"config\.memory\.k is 0; it must be a whole number, between 1 and 16384"),
         (

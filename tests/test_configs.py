@@ -56,7 +56,7 @@ def shrink(config):
 FAST = ("demo", "places")  # one of each kind of models
 
 
-ALSO = ("plus", "finetune", "rac_keys")  # variants with a way of training of their own
+ALSO = ("instant", "plus", "finetune", "rac_keys")  # variants with a way of training of their own
 TRAINED = [*NAMES, *(f"{n}:{v}" for n in NAMES for v in importlib.import_module(f"configs.{n}").VARIANTS if v in ALSO)]
 
 

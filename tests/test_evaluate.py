@@ -11,6 +11,8 @@ import pytest
 from rac_jax import config as configs
 from rac_jax import evaluate, predict, train
 from rac_jax.memory import columns, edit, manifest, store
+from rac_jax.memory import index as index_
+from rac_jax.retrieval import feed
 from rac_jax.runtime import workdirs
 from tests import tiny
 
@@ -72,14 +74,21 @@ def test_any_lookup_on_eight_devices_gives_the_same_answers(trained, copy, looku
         np.testing.assert_allclose(votes.probability, probabilities, atol=0.02)
 
 
-@pytest.mark.parametrize("index", ["device", pytest.param("flat", marks=pytest.mark.slow)])
-def test_any_index_gives_the_same_votes(trained, tmp_path, index):
+SLOW_INDEXES = ("flat", "hnsw_sq", "ivf_sq", "ivf_rabitq")
+
+
+@pytest.mark.parametrize("index", ["device", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW_INDEXES)])
+def test_any_index_gives_the_same_votes_and_prototypes(trained, tmp_path, index):
     config = instant(index=index, device_dtype="float32", lookup="callback")
     config.train.epochs = 0.0
     train.train(config, tmp_path)
-    expected = trained[1]["vote"]
-    found = answers(config, tmp_path)[0]["vote"]
-    assert (found[0] == expected[0]).mean() > 0.98
+    said, _, run = answers(config, tmp_path)
+    assert (said["vote"][0] == trained[1]["vote"][0]).mean() > 0.98
+    memory, keys = run.retriever.memory, feed.keys_of(config, run.retriever, run.mesh, run.dataset, "test")
+    labels, rows = memory.label_of, np.asarray(memory.keys, np.float32)
+    means = np.stack([rows[labels == label].mean(axis=0) for label in range(10)])
+    unit = [index_.unit(vectors - means.mean(axis=0)) for vectors in (keys, means)]
+    assert (said["prototype"][0] == (unit[0] @ unit[1].T).argmax(axis=1)).mean() > 0.98
 
 
 def test_without_training_a_run_is_saved_and_answers(tmp_path):
@@ -89,6 +98,27 @@ def test_without_training_a_run_is_saved_and_answers(tmp_path):
     result = table(tmp_path)
     assert result["step"] == 0 and list(result["voices"]) == ["vote"]
     assert answers(config, tmp_path)[1].right("vote").mean() == pytest.approx(result["voices"]["vote"]["all"])
+
+
+def test_a_run_without_training_predicts_and_follows_its_memory(tmp_path):
+    config = instant(k=5)
+    config.train.epochs = 0.0
+    train.train(config, tmp_path, evaluated=False)
+
+    def predicted():
+        run, params, stats, step = evaluate.restore(config, tmp_path, None, split="test")
+        images = [run.dataset.split("test").images[place] for place in range(0, 250, 50)]
+        assert step == 0
+        return [answer["label"] for answer in predict.predict(run, params, stats, images)]
+
+    evaluated, _, run = answers(config, tmp_path)
+    assert predicted() == [run.classes.names[label] for label in evaluated["rac"][0][::50]]
+    memory = store.read(tmp_path / "memory")
+    few = np.concatenate([np.flatnonzero(memory.label_of == label)[:5] for label in (0, 1)])
+    add_rows(tmp_path / "memory", memory.keys[few], ["0"] * 5 + ["new"] * 5)
+    with edit.editing(tmp_path / "memory") as editor:
+        editor.set_state("train", manifest.DISABLED)
+    assert set(predicted()) <= {"0", "new"}
 
 
 def add_rows(folder, keys, labels, source="more"):

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from rac_jax import data, sharding, train
+from rac_jax import data, evaluate, sharding, train
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import record
 from rac_jax.run import Run
@@ -37,7 +37,7 @@ def finished(tmp_path_factory):
 def restored(workdir, dataset, like):
     """The step and parameters that an evaluation of the folder would use: what evaluate.restore does, in its order."""
     workdirs.check(config(), workdir)
-    record.require_classes(dataset, workdir)
+    evaluate._say_what_is_new(config(), record.read(workdir) or record.describe(dataset, ""), dataset)
     with Checkpoints.read(workdir) as checkpoints:
         step, state, _ = checkpoints.load(None, like)
     return step, jax.tree.map(np.asarray, state)

@@ -64,6 +64,16 @@ def test_ldam_and_its_gradient():
     np.testing.assert_allclose(grad, GOLDEN["ldam/grad"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["ldam", "ldam_paper"])
+@pytest.mark.parametrize("voices, scale", [("base", 30), ("prototype", 25), ("vote+prototype", 25), ("text+vote", 30)])
+def test_margins_are_in_the_cosines_of_the_only_voice_that_is_trained(name, voices, scale):
+    config = configs.default()
+    config.loss.name, config.model.voices, config.model.fusion = name, voices, "sum"
+    rules.validate(config, devices=1)
+    margin = scale * GOLDEN["ldam/margins"] * (1 if name == "ldam" else -1)
+    np.testing.assert_allclose(losses.from_config(config, COUNTS).margin, margin, rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["none", "inverse", "inverse_sqrt", "inverse_log"])
 def test_weights_have_mean_one_over_the_training_images(kind):
     weights = losses.class_weights(COUNTS, kind)

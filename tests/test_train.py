@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rac_jax import evaluate, train
+from rac_jax import evaluate, optimizer, train
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.config import ConfigError
 from rac_jax.memory.store import BadMemory
@@ -168,6 +168,24 @@ def test_cached_lookups_are_the_same_after_an_interruption(whole, tmp_path):
     assert_same(*ends)
     kept = sorted(path.name.partition("-")[0] for path in (tmp_path / "two" / "neighbours").iterdir())
     assert kept == ["eval_test", "eval_val", "train", "view0_test", "view0_val"]
+
+
+def test_prototypes_learn_the_same_from_every_lookup_if_images_are_not_augmented(tmp_path):
+    c = tiny.config(devices=2)
+    c.model.voices, c.model.fusion, c.model.prototype.rank = "vote+prototype", "sum", 4
+    c.data.update(crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0), flip=0.0, randaugment_layers=0)
+    c.data.train_interpolation = c.data.interpolation
+    c.memory.index, c.optim.learning_rate = "flat", 0.05
+    made, tx, found = Run.from_config(c, tmp_path), optimizer.from_config(c, 466), {}
+    step = train.compiled_step(made, tx)
+    for lookup in ("callback", "pipelined", "cached"):
+        made.config.memory.lookup = lookup
+        state = train.initial_state(made, tx)
+        for batch, near in itertools.islice(made.feed(train._batches(made, 0), split="train", training=True), 4):
+            state, metrics = step(state, batch, near, made.knowledge)
+            found.setdefault(lookup, []).append(float(metrics["loss"]))
+    assert found["callback"] == found["pipelined"] and found["callback"][3] != found["callback"][0]
+    np.testing.assert_allclose(found["cached"], found["callback"], rtol=1e-4)
 
 
 def test_a_run_that_dies_between_checkpoints_ends_with_the_same_parameters(whole, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ those with which the trained classes lose little.
 import dataclasses
 
 import numpy as np
+from absl import logging
 
 from rac_jax.calibration.on_keys import Rows, Voices, training_rows
 from rac_jax.models.rac import FUSED, VoiceSettings
@@ -27,9 +28,11 @@ def offset(run: Run) -> float:
 
     Only the voices that are read from the memory are trained here: they alone say how probable new classes are.
     """
-    fused = run.model.output == FUSED and "prototype" in run.model.settings.speaking
-    if not (run.retriever and fused) or run.config.memory.metric != "cosine":
-        return 0.0  # only fused logits have an offset, and only prototypes are pushed apart by training
+    if run.retriever is None or "prototype" not in run.model.settings.speaking:
+        return 0.0  # only prototypes are pushed apart by training
+    if run.model.output != FUSED or run.config.memory.metric != "cosine":
+        logging.warning("the offset of new classes is 0: it needs several voices and memory.metric=cosine")
+        return 0.0
     random = np.random.default_rng(run.config.seed)
     rows = training_rows(run).sample(random)
     if run.classes.trained < 3 or np.bincount(rows.labels).max() < 2:

@@ -1,8 +1,10 @@
 """After a run without training of B: how long it would take here to train B as well, measured on a few steps."""
 
+import contextlib
 import dataclasses
 import os
 import runpy
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
-from rac_jax import data, optimizer
+from rac_jax import data, optimizer, run
 from rac_jax.compile import programs
 from rac_jax.config import ConfigError
 from rac_jax.data import record
+from rac_jax.data.decode import BadImage
+from rac_jax.memory import build
 from rac_jax.retrieval import feed
 
 STEPS = 2  # that are timed, after one that is not
@@ -42,26 +46,48 @@ def say(config: ConfigDict, workdir: Path) -> None:
     images, classes = sum(trained_on.train_images), len(trained_on.classes)
     evaluated = trained_on.splits.get(config.eval.split, {}).get("images", 0)
     times = measured(then, classes, images)
+    duration = in_words(estimate(then, times, images, evaluated))
     print(
-        f"{config.train.then} would train B as well, in about "
-        f"{in_words(estimate(then, times, images, evaluated))} here (measured on {STEPS} steps)."
+        f"{config.train.then} would train B as well, in about {duration} here (measured on {STEPS} steps)"
+        f"{command(config, workdir)}"
     )
 
 
 def next_config(config: ConfigDict) -> ConfigDict:
     """The config that config.train.then names, on this run's data; without its file, this config finetuned."""
-    file, _, variant = config.train.then.partition(":")
-    if not Path(file).is_file():
+    then = _named(config.train.then)
+    if then is None:
         then = config.copy_and_resolve_references()
         configs.finetuned(then)
         return then
-    get_config = runpy.run_path(file).get("get_config")
-    if get_config is None:
-        raise ConfigError(f"config.train.then is {config.train.then!r}, but {file} has no function get_config")
-    then = get_config(variant)
     for room in ("data", "mesh"):
         then[room].update(config[room])
+    then.weights_dir, then.memory.k = config.weights_dir, config.memory.k
     return then
+
+
+def command(config: ConfigDict, workdir: Path) -> str:
+    """How to start it with this run's memory, which saves encoding the images again; "" without its file."""
+    given, then = _named(config.train.then), next_config(config)
+    if given is None:
+        return ""
+    changed = configs.difference(given.to_dict(), then.to_dict())
+    flags = {name: new for name, (_, new) in changed.items()}
+    if build.values_of_recipe(then) == build.values_of_recipe(config):
+        flags["memory.dir"] = run.memory_folder(config, workdir)
+    words = [f"--config={config.train.then}", *(f"--config.{name}={value}" for name, value in flags.items())]
+    return ":\n  " + shlex.join(["python", "-m", "rac_jax.main", *words])
+
+
+def _named(name: str) -> ConfigDict | None:
+    """The config FILE:VARIANT, if there is such a file."""
+    file, _, variant = name.partition(":")
+    if not Path(file).is_file():
+        return None
+    get_config = runpy.run_path(file).get("get_config")
+    if get_config is None:
+        raise ConfigError(f"config.train.then is {name!r}, but {file} has no function get_config")
+    return get_config(variant)
 
 
 def estimate(config: ConfigDict, times: Times, images: int, evaluated: int) -> float:
@@ -104,10 +130,13 @@ def _encoding(encoder: programs.Program) -> float:
 
 
 def _decoding(config: ConfigDict) -> float:
+    config = config.copy_and_resolve_references()
+    config.data.on_bad_image = "error"  # the run itself has looked for bad images
     images, augment = data.load(config).split("train").images, data.train_transform(config)
     begun, some = time.perf_counter(), min(IMAGES, len(images))
     for place in range(some):
-        augment(images[place], np.random.default_rng(place))
+        with contextlib.suppress(BadImage):
+            augment(images[place], np.random.default_rng(place))
     return (time.perf_counter() - begun) / some / (config.data.workers or os.cpu_count() or 1)
 
 

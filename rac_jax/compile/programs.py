@@ -20,7 +20,7 @@ from rac_jax.memory.index import device
 from rac_jax.models import convolution
 from rac_jax.models.rac import RAC
 from rac_jax.models.voices import Knowledge
-from rac_jax.retrieval import callback, encoder, tokenizers
+from rac_jax.retrieval import callback, encoder, feed, tokenizers
 from rac_jax.retrieval.lookup import Lookup
 from rac_jax.retrieval.snippets import Snippets
 from rac_jax.retrieval.tokenizers import Tokenizer
@@ -59,7 +59,7 @@ class Program:
 def of_run(config: ConfigDict, devices: list[Any], classes: int, images: int) -> dict[str, Program]:
     """The programs of a run of this config on these devices, by name, for so many classes and training images.
 
-    train (the same for every lookup), evaluate; and with retrieval: keys (E alone, for lookup=pipelined), callback (E
+    train, evaluate; and with retrieval: keys (E alone, for lookup=pipelined), callback (E
     and the call to the host) and device (E and the search of memory.index=device).
     """
     mesh = sharding.make_mesh(config, devices)
@@ -73,7 +73,8 @@ def of_run(config: ConfigDict, devices: list[Any], classes: int, images: int) ->
     rows = sharding.padded_size(config.train.batch_size, mesh.size, config.train.accumulate)
     knowledge = _knowledge(mesh, classes, images, width) if retrieves else None
     batch, neighbours = _batch(config, mesh, rows), _neighbours(config, mesh, rows, width, tokenizer, found.model)
-    if neighbours and config.train.views > 1:
+    others = feed.lookup_of(config) != "cached" or config.train.views > 1  # queries are not the keys of their own rows
+    if neighbours and others and "prototype" in configs.voices(config):
         neighbours["own_key"] = _split(mesh, (rows, width), jnp.float32)
     programs = [Program("train", train.compiled_step(found, tx), (state, batch, neighbours, knowledge), mesh)]
     rows = sharding.padded_size(config.eval.batch_size, mesh.size)

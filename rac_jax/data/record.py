@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from absl import logging
 from ml_collections import ConfigDict
 
 from rac_jax.config import ConfigError
@@ -58,23 +57,10 @@ def start(config: ConfigDict, dataset: Dataset, workdir: Path) -> None:
         files.write_json(workdir / FILE, dataclasses.asdict(found))
 
 
-def require_classes(dataset: Dataset, workdir: Path) -> None:
-    """Before evaluation: refuse classes that the run does not have, and another order of the same classes.
-
-    Some of the run's classes are enough: they are identified by name.
-    """
-    before = read(workdir)
-    if before is None:
-        logging.warning("%s is missing: cannot check that the classes are those of the run", workdir / FILE)
-    elif list(dataset.class_names) != before.classes and not set(dataset.class_names) < set(before.classes):
-        _refuse(workdir, list(_class_differences(before, describe(dataset, "", content=False))))
-
-
-def describe(dataset: Dataset, root: str, *, content: bool = True) -> Record:
-    """The record of a data set; without `content` the images are not looked at."""
+def describe(dataset: Dataset, root: str) -> Record:
+    """The record of a data set."""
     splits = {
-        name: {"images": len(split), "fingerprint": dataset.fingerprint(name) if content else ""}
-        for name, split in dataset.splits.items()
+        name: {"images": len(split), "fingerprint": dataset.fingerprint(name)} for name, split in dataset.splits.items()
     }
     classes, texts = list(dataset.class_names), list(dataset.class_texts)
     return Record(dataset.name, root, classes, texts, dataset.class_counts.tolist(), splits)

@@ -35,6 +35,7 @@ from rac_jax import data, rules, sharding
 from rac_jax.data import reading
 from rac_jax.memory import build, check, classes, edit, index, manifest, sources, store
 from rac_jax.memory.manifest import BadMemory, Manifest
+from rac_jax.memory.view import MemoryView
 from rac_jax.report import pictures, tables
 from rac_jax.retrieval import encoder as encoders
 from rac_jax.run import with_own_files
@@ -217,13 +218,14 @@ def _search(folder: Path, images: list[str]) -> None:
     strips = []
     for name, image, rows, near in zip(images, pixels, found, similarities, strict=True):
         rows = rows[rows >= 0]
-        texts = memory.texts.take(memory.text_of[rows])
+        about = [MemoryView(memory).row(int(row)) for row in rows]
         table = [
-            [f"{similarity:.4f}", _short(text), memory.source_of(row)[0].name, memory.images[row]]
-            for similarity, text, row in zip(near, texts, rows, strict=False)
+            [f"{similarity:.4f}", row["label"] or "–", _short(row["text"]), row["source"], row["image"]]
+            for similarity, row in zip(near, about, strict=False)
         ]
         print(f"{name}\n{tables.columns(table, indent=2)}")
-        strips.append(pictures.neighbour_strip(image, name, [pictures.of_row(memory, row) for row in rows], texts))
+        tiles, texts = [pictures.of_row(memory, row) for row in rows], [row["label"] or row["text"] for row in about]
+        strips.append(pictures.neighbour_strip(image, name, tiles, texts, [None] * len(rows)))
     if OUT.value:
         with files.atomic(Path(OUT.value)) as temporary:
             Image.fromarray(np.concatenate(strips)).save(temporary, format=PICTURES[Path(OUT.value).suffix.lower()])

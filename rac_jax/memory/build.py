@@ -26,6 +26,12 @@ from rac_jax.memory.sources import Content
 from rac_jax.models.preprocessing import Preprocessing
 from rac_jax.runtime import processes
 
+# The fields that determine the keys and the index of a memory, beside the options of E.
+OF_THE_MEMORY = (
+    "model.encoder.name", "model.encoder.weights", "model.dtype", "data.image_size", "data.crop",
+    "data.interpolation", "memory.metric", "memory.index", "memory.precision", "memory.hnsw_m",
+    "memory.ef_construction",
+)  # fmt: skip
 TRAIN = "train"  # the name of the source that is the run's own training split
 SHARD = 4096  # keys that are written at once: an interrupted build continues after the last complete shard
 
@@ -70,14 +76,19 @@ def open_or_build(
     """The memory in `folder`, if it has this config's recipe; the training split is encoded if the memory is new."""
     recipe = make_recipe(config, encoder)
     source = training_source(folder, recipe, dataset.name, dataset.fingerprint("train"))
-    if source is None and manifest.exists(folder) and manifest.read(folder).rows:
-        logging.warning("the memory in %s does not hold the training split of %s", folder, dataset.name)
-    elif source is None or not source.finished:
+    of_others = source is None and manifest.exists(folder) and manifest.read(folder).rows
+    if not of_others and (source is None or not source.finished):
         content = sources.of_split(dataset, "train")
         _check_k(config, len(content), len(content))
         add(config, recipe, TRAIN, content, encoder, folder=folder, mesh=mesh)
     memory = opened(config, folder)
     _check_k(config, memory.enabled, len(memory))
+    if memory.rows_of(dataset.fingerprint("train")) is None:
+        logging.warning(
+            "the memory in %s does not hold the training split of %s: no row of an image is left out in "
+            "training, and copies of it hand over its label",
+            folder, dataset.name,
+        )  # fmt: skip
     return memory
 
 
@@ -316,6 +327,11 @@ def make_recipe(config: ConfigDict, encoder: Encoder) -> Recipe:
         "keys": index.precision(config),
         "index": index.spec(config),
     }
+
+
+def values_of_recipe(config: ConfigDict) -> list[Any]:
+    """The values that determine a memory's keys and index: runs that agree in them can share one."""
+    return [*(configs.field(config, name) for name in OF_THE_MEMORY), configs.options(config.model.encoder)]
 
 
 def config_of(found: Manifest) -> ConfigDict:

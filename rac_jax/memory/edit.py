@@ -191,6 +191,7 @@ class Editor:
             rows=len(present),
             encoded=len(present),
             removed=(),
+            fingerprint=source.content,
             columns=self.write("rows", table.take(pa.array(present)), columns.write),
             thumbnails=self.write("thumbnails", [small[row] for row in present], thumbnails.write),
             keys_sha256=store.sha256(keys),

@@ -79,6 +79,11 @@ class Source:
         return self.state == REMOVED and self.columns is None
 
     @property
+    def content(self) -> str:
+        """The fingerprint of the rows that are left. It stays the same when the removed ones are deleted."""
+        return _digest([self.fingerprint, *self.removed]) if self.removed else self.fingerprint
+
+    @property
     def present(self) -> int:
         """How many rows it has, without those that were removed."""
         return self.rows - len(self.removed)
@@ -105,8 +110,7 @@ class Manifest:
     @property
     def fingerprint(self) -> str:
         """What can be retrieved, as one string: the recipe and the enabled sources."""
-        enabled = [source for source in self.sources if source.state == ENABLED]
-        inside = sorted(" ".join((source.fingerprint, *map(str, source.removed))) for source in enabled)
+        inside = sorted(source.content for source in self.sources if source.state == ENABLED)
         return _digest({"recipe": self.recipe, "sources": inside})
 
     @property

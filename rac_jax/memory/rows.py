@@ -61,7 +61,7 @@ def add(editor: Editor, name: str, row: Row) -> int:
     table = columns.appended(part.table, row.text, row.image, label)
     editor.append_keys(np.concatenate([part.keys, key]))
     digest = hashlib.sha256(key.tobytes() + "\0".join((row.image, row.text, str(row.label))).encode())
-    digest.update("".join(source.fingerprint for source in (part.grows, *part.replaces) if source).encode())
+    digest.update("".join(source.content for source in (part.grows, *part.replaces) if source).encode())
     begun = Source(name, ENABLED, 0, 0, BY_ROW, "", datetime.now(UTC).isoformat(timespec="seconds"), "")
     grown = dataclasses.replace(
         part.grows or begun, rows=len(table), encoded=len(table), fingerprint=digest.hexdigest()

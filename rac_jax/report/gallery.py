@@ -85,12 +85,12 @@ def _draw_view(run: Run, predicted: Predictions, split: str, place: int) -> Figu
     images, memory, texts = run.dataset.split(split), run.retriever.memory, run.class_texts
     there, truth = predicted.rows[place] >= 0, predicted.label[place]
     rows = predicted.rows[place][there]
-    of_rows, classes = memory.texts.take(memory.text_of[rows]), np.asarray(run.retriever.knowledge.row_label)[rows]
+    classes, names = _classes(run, rows)
     view = views.View(
         image=images.images[int(predicted.id[place])],
         true_text=texts[truth],
-        texts=of_rows,
-        names=[texts[c] if c >= 0 else text for c, text in zip(classes, of_rows, strict=True)],
+        texts=memory.texts.take(memory.text_of[rows]),
+        names=names,
         matches=classes == truth,
         similarities=predicted.similarities[place][there],
         metric=run.retriever.lookup.metric,
@@ -105,14 +105,24 @@ def _draw_view(run: Run, predicted: Predictions, split: str, place: int) -> Figu
 def _strip(run: Run, predicted: Predictions, split: str, place: int) -> np.ndarray:
     """An image with its nearest neighbours beside it."""
     assert run.retriever is not None
-    memory, rows = run.retriever.memory, predicted.rows[place][:SHOWN_NEIGHBOURS]
+    truth, rows = predicted.label[place], predicted.rows[place][:SHOWN_NEIGHBOURS]
     rows = rows[rows >= 0]
+    classes, names = _classes(run, rows)
     return pictures.neighbour_strip(
         run.dataset.split(split).images[int(predicted.id[place])],
-        run.class_texts[predicted.label[place]],
+        run.class_texts[truth],
         [_picture(run, row) for row in rows],
-        memory.texts.take(memory.text_of[rows]),
+        names,
+        [bool(c == truth) if c >= 0 else None for c in classes],
     )
+
+
+def _classes(run: Run, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """The class of each row [M], −1 for none, and its name; the row's own text where there is none."""
+    assert run.retriever is not None
+    memory, classes = run.retriever.memory, np.asarray(run.retriever.knowledge.row_label)[rows]
+    own = memory.texts.take(memory.text_of[rows])
+    return classes, [run.class_texts[c] if c >= 0 else text for c, text in zip(classes, own, strict=True)]
 
 
 def _picture(run: Run, row: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from rac_jax.memory.store import Memory
 from rac_jax.report import captions
 
 TILE, CAPTION, BORDER = 96, 14, 3
-RIGHT, WRONG, QUERY = (30, 150, 60), (200, 60, 50), (90, 90, 90)
+RIGHT, WRONG, NEUTRAL = (30, 150, 60), (200, 60, 50), (90, 90, 90)
 
 
 def neighbour_strip(
@@ -19,12 +19,16 @@ def neighbour_strip(
     query_text: str,
     neighbours: Sequence[np.ndarray],
     texts: Sequence[str],
+    matches: Sequence[bool | None],
 ) -> np.ndarray:
-    """The query, then its neighbours, nearest first; those with the query's text are framed in green."""
-    tiles = [_tile(query, query_text, QUERY)]
-    for image, text in zip(neighbours, texts, strict=True):
-        tiles.append(_tile(image, text, RIGHT if text == query_text else WRONG))
-    return np.concatenate(tiles, axis=1)
+    """The query, then its neighbours, nearest first.
+
+    `matches` says which of them are of the query's class: their frames are green, those of others red. None stands for
+    "not known": a grey frame.
+    """
+    colours = [NEUTRAL if match is None else RIGHT if match else WRONG for match in matches]
+    tiles = [_tile(image, text, colour) for image, text, colour in zip(neighbours, texts, colours, strict=True)]
+    return np.concatenate([_tile(query, query_text, NEUTRAL), *tiles], axis=1)
 
 
 def of_row(memory: Memory, row: int) -> np.ndarray:

@@ -14,15 +14,9 @@ from ml_collections import ConfigDict
 
 from rac_jax import config as configs
 from rac_jax import data
-from rac_jax.memory import manifest
+from rac_jax.memory import build, manifest
 from rac_jax.reproduce.table import Row, Table
 
-# The fields that determine the keys and the index of a memory. Rows that agree in them share one.
-OF_THE_MEMORY = (
-    "model.encoder.name", "model.encoder.weights", "model.dtype", "data.image_size", "data.crop",
-    "data.interpolation", "memory.metric", "memory.index", "memory.precision", "memory.hnsw_m",
-    "memory.ef_construction",
-)  # fmt: skip
 # Paths: they have no influence on a result. What is in data.root is compared by its content.
 PATHS = ("compiled", "weights_dir", "data.root", "data.lists", "memory.dir", "memory.cache", "memory.kept_keys")
 PLAIN = {"eval.show": 0, "train.then": "", "train.calibrate_sets": False}  # what a table does not show, and takes time
@@ -158,14 +152,12 @@ class Experiment:
         if not config.memory.dir or not manifest.exists(Path(config.memory.dir)):
             return []
         sources = manifest.read(Path(config.memory.dir)).sources
-        inside = {source.fingerprint for source in sources if source.state == manifest.ENABLED}
+        inside = {source.content for source in sources if source.state == manifest.ENABLED}
         return sorted(inside - {self._fingerprints(config)["train"]})
 
     def _memory(self, fields: Mapping[str, Any], made: int) -> str:
         config = self._with(fields)
-        made_of: list[Any] = [configs.field(config, name) for name in OF_THE_MEMORY]
-        made_of.append(configs.options(config.model.encoder))
-        made_of.append(self._fingerprints(config)["train"])
+        made_of = [*build.values_of_recipe(config), self._fingerprints(config)["train"]]
         return _hash(made_of + ([made] if made else []))[:16]
 
     def _with(self, fields: Mapping[str, Any]) -> ConfigDict:

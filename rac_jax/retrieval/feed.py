@@ -129,9 +129,8 @@ def _cached(
         own = retriever.own_rows(ids, training=training)
         some = _rows_of_views([view.rows for view in seen], which, ids)
         some |= _rows_of_views([functools.partial(_rows, arrays) for arrays in found], which, ids)
-        some |= {"tokens": retriever.lookup.tokens(some["rows"])[:, :width]} | retriever.left_out(own)
-        if len(seen) > 1:
-            some["own_key"] = seen[0].keys[ids]  # the row to leave out is that of the plain image
+        some |= {"tokens": retriever.lookup.tokens(some["rows"])[:, :width]}
+        some |= retriever.left_out(own, plain=len(seen) == 1)
         yield sharding.put_batch(mesh, batch), sharding.put_batch(mesh, some)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from rac_jax import config as configs
 from rac_jax.memory import index
 from rac_jax.memory.store import Memory
 from rac_jax.models.voices import Knowledge
@@ -36,6 +37,7 @@ class Retriever:
         None  # as keys_program, with the input of B's upper blocks
     )
     held_out: np.ndarray | None = None  # [M, D]: keys of images that are not in the memory, for `usual_nearness`
+    own_keys: bool = False  # whether training needs the keys of the images' own rows, to subtract them from sums
 
     @property
     def memory(self) -> Memory:
@@ -65,11 +67,12 @@ class Retriever:
             return np.full_like(ids, KEEP_ALL)
         return self.memory.row_of(self.train_fingerprint, ids)
 
-    def left_out(self, own: np.ndarray) -> dict[str, np.ndarray]:
+    def left_out(self, own: np.ndarray, *, plain: bool = False) -> dict[str, np.ndarray]:
         """What training leaves out of counts and sums for images with these own rows [b].
 
         `inside` [b] float32 is the number of an image's rows, `own_weight` [b] float32 how much they vote, and
-        `own_label` [b] int32 their class, −1 for none.
+        `own_label` [b] int32 their class, −1 for none. `own_key` [b, D] float32 is the key of the own row. It is left
+        out if no voice needs it or the queries are `plain`: these keys themselves.
         """
         there, rows = own >= 0, np.maximum(own, 0)
         if not there.any():  # as in evaluation
@@ -77,7 +80,8 @@ class Retriever:
             return {"inside": nothing, "own_weight": nothing, "own_label": np.full(len(own), -1, np.int32)}
         inside = np.where(there, self._times_inside[rows], 0).astype(np.float32)
         label, weight = self._of_rows
-        return {
+        own_key = {"own_key": np.asarray(self.memory.keys[rows], np.float32)} if self.own_keys and not plain else {}
+        return own_key | {
             "inside": inside,
             "own_weight": inside if weight is None else inside * weight[rows],
             "own_label": np.where(there, label[rows], -1).astype(np.int32),
@@ -101,9 +105,7 @@ class Retriever:
 
     @functools.cached_property
     def _times_inside(self) -> np.ndarray:
-        """[N]: the enabled rows of a row's image with its label, itself and copies; 0 where none is left out by row."""
-        if self.lookup.exclude != "id":
-            return np.zeros(len(self.memory))
+        """[N]: the enabled rows of a row's image with its label: itself and, with exclude=id, copies."""
         allowed = self.memory.allowed()
         enabled = np.ones(len(self.memory)) if allowed is None else allowed.astype(np.float64)
         same = self.lookup.same_image
@@ -145,6 +147,7 @@ def assemble(
         train_fingerprint=train_fingerprint,
         knowledge=knowledge,
         see_program=callback.keys_only(e.see, mesh) if e.see else None,
+        own_keys=training and "prototype" in configs.voices(config),
     )
 
 

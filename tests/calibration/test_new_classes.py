@@ -1,4 +1,7 @@
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 
 from rac_jax.calibration import new_classes
 
@@ -27,3 +30,18 @@ def test_some_images_of_each_class_are_held_out_and_one_is_left():
     labels = np.array([0] * 10 + [1] * 2 + [2])
     held = new_classes._held_out(labels, np.random.default_rng(0))
     assert [int(held[labels == label].sum()) for label in range(3)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "output, speaking, metric, said",
+    [
+        ("rac", ("vote", "prototype"), "l2", True),
+        ("prototype", ("prototype",), "cosine", True),
+        ("rac", ("base", "text"), "cosine", False),  # they never answer new classes
+    ],
+)
+def test_runs_whose_new_classes_get_no_offset_say_so(output, speaking, metric, said, caplog):
+    model = SimpleNamespace(output=output, settings=SimpleNamespace(speaking=speaking))
+    config = SimpleNamespace(memory=SimpleNamespace(metric=metric))
+    assert new_classes.offset(SimpleNamespace(model=model, config=config, retriever=object())) == 0.0
+    assert ("the offset of new classes is 0: it needs several voices" in caplog.text) == said

@@ -155,6 +155,8 @@ def test_training_on_views_knows_the_keys_of_plain_images():
     assert "own_key" not in evaluated and trained["activation"].shape[:2] == (16, 1)
     c.train.views = 1
     assert "own_key" not in programs.of_run(c, jax.devices(), 14, 297)["train"].arguments[2]
+    c.train.views, c.memory.lookup = 0, "callback"
+    assert "own_key" in programs.of_run(c, jax.devices(), 14, 297)["train"].arguments[2]
 
 
 def test_the_sizes_of_tokenizers_are_right():

@@ -1,6 +1,9 @@
 """How long training B would take is added up from measured parts."""
 
+from pathlib import Path
+
 import pytest
+from PIL import Image
 
 from configs import cifar100_lt, demo, folder
 from rac_jax import config as configs
@@ -58,6 +61,31 @@ def test_what_comes_next_is_the_config_that_is_named(config, batch):
     assert then.optim.frozen == (
         r"base\.(stem|blocks\.([0-9]|1[0-4])\.)" if batch == 64 else r"base\.(stem|blocks\.([0-9]|10)\.)"
     )
+
+
+def test_the_command_names_the_data_and_the_memory():
+    c = folder.get_config("lite2")
+    c.data.root, c.data.val_share, c.memory.k = "my photos", 0.0, 5
+    start = "python -m rac_jax.main --config=configs/folder.py:finetune+lite2 '--config.data.root=my photos'"
+    start += " --config.data.val_share=0.0 --config.memory.k=5"
+    assert outlook.command(c, Path("runs/x")) == f":\n  {start} --config.memory.dir=runs/x/memory"
+    c.memory.dir = "m"
+    assert outlook.command(c, Path("runs/x")) == f":\n  {start} --config.memory.dir=m"
+    c.memory.index = "flat"  # :finetune wants hnsw and would refuse this memory
+    assert outlook.command(c, Path("runs/x")) == f":\n  {start}"
+    c.train.then = "configs/nowhere.py:finetune"
+    assert outlook.command(c, Path("runs/x")) == ""
+
+
+def test_bad_images_are_not_looked_for_again(tmp_path, caplog):
+    for split, name in (("train", "a"), ("test", "a"), ("train", "b"), ("test", "b")):
+        (tmp_path / split / name).mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(tmp_path / split / name / "1.png")
+    (tmp_path / "train" / "a" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n nothing")
+    c = folder.get_config()
+    c.data.root = str(tmp_path)
+    assert 0 < outlook._decoding(c) < 5 and c.data.on_bad_image == "skip"
+    assert "left out" not in caplog.text
 
 
 def test_the_demos_next_config_trains_all_of_b():

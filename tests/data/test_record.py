@@ -61,14 +61,25 @@ def test_everything_about_the_classes_is_recorded(trained):
     assert found["root"] == str(trained / "images") and found["name"]
 
 
-def test_a_renamed_class_is_refused_by_training_and_evaluation(copied):
-    rename(copied / "images", "car", "zebra")  # now last: every label would be shifted
-    for start in (
-        lambda c: train.train(c, copied / "run"),
-        lambda c: evaluate.evaluate_checkpoint(c, copied / "run", step=None, split="test"),
-    ):
-        with pytest.raises(record.OtherData, match="class 'car' is gone, class 'zebra' is new"):
-            start(config(copied / "images"))
+def test_a_renamed_class_is_refused_by_training_and_is_new_for_evaluation(copied, caplog):
+    images, right, _ = evaluated(copied, copied / "images")
+    before = json.loads((copied / "run" / "eval" / "test.json").read_text())["voices"]["base"]
+    assert images == [2, 2, 2] and "new" not in before
+    rename(copied / "images", "car", "zebra")  # now last: labels go by name
+    with pytest.raises(record.OtherData, match="class 'car' is gone, class 'zebra' is new"):
+        train.train(config(copied / "images"), copied / "run")
+    assert evaluated(copied, copied / "images") == ([0, 2, 2, 2], [0, *right[1:], 0], [4, 4, 4, 0])
+    assert "1 classes of images were not trained on, so that they are never answered: zebra" in caplog.text
+    found = json.loads((copied / "run" / "eval" / "test.json").read_text())
+    assert found["voices"]["base"]["new"] == 0.0 and found["voices"]["base"]["few"] == sum(right[1:]) / 4
+    assert np.isfinite(found["calibration_error"]["base"])
+
+
+def test_data_without_a_class_of_the_run_are_refused(copied):
+    for old, new in zip(CLASSES, ("bus", "dog", "ship"), strict=True):
+        rename(copied / "images", old, new)
+    with pytest.raises(record.OtherData, match="none of the classes of images is one that the run was trained on"):
+        evaluated(copied, copied / "images")
 
 
 def test_other_images_under_the_same_names_are_refused_and_the_config_stays(trained, copied):
@@ -126,7 +137,7 @@ def test_another_order_is_refused(copied):
     found = json.loads(path.read_text())
     path.write_text(json.dumps(found | {"classes": ["cat", "car", "plane"]}))
     with pytest.raises(record.OtherData, match="another order: number 0 is 'cat' there, 'car' now"):
-        record.require_classes(data.load(config(copied / "images")), copied / "run")
+        train.train(config(copied / "images"), copied / "run")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"classes": 3}'])

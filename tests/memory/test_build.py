@@ -185,15 +185,20 @@ def test_a_memory_for_other_data_is_refused(tmp_path):
         open_or_build(digits.load(1), tmp_path / "m")
 
 
-def test_a_memory_without_the_training_split_is_used_as_it_is(tmp_path):
+def test_a_memory_without_the_training_split_is_used_as_it_is_with_a_warning(tmp_path, caplog):
     memory = open_or_build(digits.load(0), tmp_path / "m")
     add(memory.folder, "more", np.asarray(memory.keys[:50]) + 1)
     with edit.editing(memory.folder) as editor:
+        editor.set_state("train", manifest.DISABLED)
+    assert len(open_or_build(digits.load(0), tmp_path / "m")) == 516 and "hand over" not in caplog.text
+    with edit.editing(memory.folder) as editor:
         editor.set_state("train", manifest.REMOVED)
         assert len(open_or_build(digits.load(0), tmp_path / "m")) == 516
+        assert "does not hold the training split of digits: no row of an image is left out" in caplog.text
+        caplog.clear()
         editor.compact()
     alone = open_or_build(digits.load(0), tmp_path / "m")
-    assert len(alone) == 50
+    assert len(alone) == 50 and "copies of it hand over its label" in caplog.text
     assert alone.row_of(digits.load(0).fingerprint("train"), np.array([3], np.int32)).tolist() == [-1]
 
 

@@ -17,6 +17,7 @@ from configs import digits
 from rac_jax import data
 from rac_jax.memory import __main__ as commands
 from rac_jax.memory import index, manifest, store
+from rac_jax.report import pictures
 from rac_jax.runtime import workdirs
 
 ROOT = Path(__file__).parents[2]
@@ -70,9 +71,10 @@ def test_a_memory_from_its_building_to_its_compaction(command, config, pets, tmp
 
     found = command("search", str(pets / "sea_lion" / "1.png"), memory=folder, k=3, out=str(tmp_path / "found.png"))
     nearest = found.splitlines()[1].split()
-    assert nearest == ["1.0000", "sea", "lion", "pets", "sea_lion/1.png"]
+    assert nearest == ["1.0000", "sea_lion", "sea", "lion", "pets", "sea_lion/1.png"]
     with Image.open(tmp_path / "found.png") as picture:
         assert picture.size[0] == 4 * 102  # the image and three neighbours
+        assert {picture.getpixel((102 * i, 0)) for i in range(4)} == {pictures.NEUTRAL}  # its class is not known
 
     command("disable", memory=folder, source="train")
     assert "2 in 3 of the enabled rows" in command("info", memory=folder)
@@ -88,7 +90,7 @@ def test_a_memory_from_its_building_to_its_compaction(command, config, pets, tmp
     printed = command("rename", memory=folder, source="pets", to="animals")
     assert [line.split()[:3] for line in printed.splitlines()[1:]] == [["train", "466", "10"], ["animals", "3", "2"]]
     found = command("search", str(pets / "sea_lion" / "1.png"), memory=folder, k=3)
-    assert found.splitlines()[1].split() == ["1.0000", "sea", "lion", "animals", "sea_lion/1.png"]
+    assert found.splitlines()[1].split() == ["1.0000", "sea_lion", "sea", "lion", "animals", "sea_lion/1.png"]
 
     command("remove", memory=folder, source="animals")
     assert "466 enabled of 469" in command("info", memory=folder)
@@ -146,7 +148,7 @@ def test_long_captions_are_shortened(command, config, tmp_path):
     Image.new("RGB", (16, 16)).save(tmp_path / "q.png")
     printed = command("search", str(tmp_path / "q.png"), **arguments, k=2).splitlines()
     assert len(printed) == 3 and max(map(len, printed[1:])) < 100
-    assert any("word long long" in line and "…" in line for line in printed)
+    assert any("–  word long long" in line and "…" in line for line in printed)  # it has no label
 
 
 def test_search_of_a_missing_file_and_a_picture_of_an_unknown_kind(command, config, tmp_path):

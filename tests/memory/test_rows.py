@@ -2,13 +2,16 @@
 
 import dataclasses
 import os
+import shutil
 from collections import Counter
 
 import numpy as np
 import pytest
 
+from rac_jax import config as configs
 from rac_jax.memory import check, edit, index, manifest, rows, store
 from rac_jax.memory.manifest import BadMemory
+from rac_jax.retrieval import retriever
 from tests.memory.conftest import RECIPE, add, make
 
 WIDTH = 8
@@ -253,3 +256,37 @@ def test_a_manifest_with_impossible_rows_is_refused(folder):
         manifest.write(folder, wrong)
         with pytest.raises(BadMemory, match="its values do not fit together"):
             manifest.read(folder)
+
+
+def test_neighbours_that_were_kept_before_a_row_was_removed_are_not_those_of_the_compacted_memory(folder):
+    def recipe():
+        memory = store.read(folder)
+        return retriever.recipe(configs.default(), memory), memory.fingerprint
+
+    for number in (1, 2, 3):
+        teach(folder, number)
+    taught, fingerprint = recipe()
+    forget(folder, 41)
+    removed, without = recipe()
+    with edit.editing(folder) as editor:
+        assert editor.compact() == 1
+    compacted, still = recipe()
+    assert taught != removed != compacted != taught  # row 42 has become row 41
+    assert fingerprint != without == still  # the same rows speak
+    teach(folder, 4)
+    other, _ = recipe()
+    forget(folder, 41)
+    with edit.editing(folder) as editor:
+        assert editor.compact() == 1
+    assert recipe()[0] not in (taught, removed, compacted, other)
+
+
+def test_a_part_that_takes_over_rows_is_another_one_after_a_row_was_removed(folder, tmp_path):
+    for number in (1, 2):
+        teach(folder, number)
+    add(folder, "more", key(10)[None])
+    shutil.copytree(folder, tmp_path / "copy")
+    forget(tmp_path / "copy", 40)
+    for place in (folder, tmp_path / "copy"):
+        teach(place, 3)
+    assert store.read(folder).fingerprint != store.read(tmp_path / "copy").fingerprint

@@ -99,6 +99,16 @@ def test_in_training_the_mean_of_the_true_class_does_not_contain_the_image(proto
     np.testing.assert_allclose(not_inside, prototype(found, known, None), rtol=1e-5)
 
 
+def test_what_is_subtracted_from_a_mean_is_the_stored_key_not_that_of_the_augmented_image(prototype):
+    keys = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], np.float32)
+    known, augmented = knowledge(keys, [0, 0, 1], classes=2), np.array([[0.8, 0.0, 0.6]], np.float32)
+    left_out = LeftOut(jnp.array([0]), jnp.array([1.0]), jnp.array([1.0]), jnp.asarray(keys[:1]))
+    centre = np.asarray(known.centre)
+    head, query = keys[1] - centre, augmented[0] - centre
+    expected = 10.0 * head @ query / np.linalg.norm(head) / np.linalg.norm(query)
+    np.testing.assert_allclose(prototype(neighbours(key=augmented), known, left_out)[0, 0], expected, rtol=1e-5)
+
+
 def test_the_only_row_of_a_class_is_kept_in_training_and_gradients_are_finite(prototype):
     known = knowledge(np.eye(3), [0, 1, 1], classes=2)
     graph, params = nnx.split(prototype)

@@ -8,19 +8,20 @@ from tests.memory.conftest import RECIPE
 from tests.report import hostile
 
 
-def test_a_strip_frames_what_names_the_querys_class_in_green_and_the_rest_in_red():
+def test_a_strip_frames_neighbours_of_the_querys_class_in_green_and_others_in_red_or_grey():
     grey = np.full((8, 8, 3), 128, np.uint8)
-    strip = pictures.neighbour_strip(grey, "two", [grey, grey], ["two", "seven"])
+    strip = pictures.neighbour_strip(grey, "two", [grey] * 3, ["a 2", "two", "?"], [True, False, None])
     tile = pictures.TILE + 2 * pictures.BORDER
-    assert strip.shape == (tile + pictures.CAPTION, 3 * tile, 3) and strip.dtype == np.uint8
-    corners = [tuple(strip[0, i * tile]) for i in range(3)]
-    assert corners == [pictures.QUERY, pictures.RIGHT, pictures.WRONG]
+    assert strip.shape == (tile + pictures.CAPTION, 4 * tile, 3) and strip.dtype == np.uint8
+    corners = [tuple(strip[0, i * tile]) for i in range(4)]
+    assert corners == [pictures.NEUTRAL, pictures.RIGHT, pictures.WRONG, pictures.NEUTRAL]
     assert (strip[tile // 2, tile // 2] == 128).all()
 
 
 def test_any_text_can_stand_under_an_image():
     grey = pictures.grey()
-    assert pictures.neighbour_strip(grey, "$", [grey] * len(hostile.NAMES), hostile.NAMES).std() > 10
+    names = hostile.NAMES
+    assert pictures.neighbour_strip(grey, "$", [grey] * len(names), names, [None] * len(names)).std() > 10
 
 
 def test_a_row_is_shown_by_its_file_or_its_thumbnail_and_is_grey_without(tmp_path):

@@ -1,5 +1,6 @@
 """Every way to look up feeds the step with the same neighbours."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -10,9 +11,10 @@ from flax import nnx
 from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.data import pipeline
+from rac_jax.memory import build, edit, index, rows, thumbnails
 from rac_jax.models.clip_text import ClipText
 from rac_jax.retrieval import feed
-from rac_jax.retrieval.lookup import LookupFailed
+from rac_jax.retrieval.lookup import KEEP_ALL, LookupFailed
 from rac_jax.retrieval.snippets import Snippets
 from rac_jax.run import Run
 from tests import tiny
@@ -65,6 +67,26 @@ def test_auto_is_pipelined_where_a_callback_would_stall_the_device(backend, inde
     assert feed.lookup_of(config) == expected
     config.memory.lookup = "cached"
     assert feed.lookup_of(config) == "cached"
+
+
+def test_an_augmented_image_comes_with_the_key_of_its_own_row_if_a_voice_needs_it(parts):
+    needing = dataclasses.replace(parts, retriever=dataclasses.replace(parts.retriever, own_keys=True))
+    batches, memory = train_batches(parts, 2), parts.retriever.memory
+    for lookup in ("callback", "pipelined"):
+        for batch, found in fed(needing, lookup, batches):
+            np.testing.assert_array_equal(found["own_key"], memory.keys[batch["id"]])
+            assert np.abs(found["own_key"] - index.unit(found["key"])).max() > 0.01
+    for run, lookup, training in ((parts, "callback", True), (needing, "callback", False), (needing, "cached", True)):
+        assert all("own_key" not in found for _, found in fed(run, lookup, batches, training))
+
+
+@pytest.mark.parametrize("exclude", ["id", "first", "none"])
+def test_counts_and_means_leave_out_the_image_however_its_row_is_left_out_of_the_neighbours(parts, exclude):
+    lookup = dataclasses.replace(parts.retriever.lookup, exclude=exclude)
+    found = dataclasses.replace(parts.retriever, lookup=lookup).left_out(np.array([3, -1, 7], np.int32))
+    labels = np.asarray(parts.retriever.knowledge.row_label)
+    assert found["inside"].tolist() == found["own_weight"].tolist() == [1, 0, 1]
+    assert found["own_label"].tolist() == [labels[3], -1, labels[7]]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -158,3 +180,29 @@ def test_on_the_devices_the_same_neighbours_are_found_as_by_a_flat_index(tmp_pat
         np.testing.assert_array_equal(device["rows"], flat["rows"])
         np.testing.assert_array_equal(device["tokens"], flat["tokens"])
         np.testing.assert_allclose(device["similarities"], flat["similarities"], rtol=1e-5)
+
+
+def test_cached_neighbours_after_compacting_are_those_of_the_rows_that_are_left(tmp_path):
+    """The taught rows have the keys of test images 0, 1 and 2; the first two are removed again."""
+    config = tiny.config(devices=1)
+    config.memory.index = "flat"
+    parts = Run.from_config(config, tmp_path)
+    keys = feed.keys_of(config, parts.retriever, parts.mesh, parts.dataset, "test")
+    first = len(parts.retriever.memory)
+
+    def edited(change):
+        with edit.editing(tmp_path / "memory") as editor:
+            change(editor)
+        run = parts.with_memory(build.opened(config, tmp_path / "memory"))
+        found = feed.neighbours_of(run.retriever, run.dataset, "test", keys[:9], training=False)
+        assert found["rows"].tolist() == run.retriever.lookup.search(keys[:9], np.full(9, KEEP_ALL)).rows.tolist()
+        return found["rows"][:3, 0] - first
+
+    for number in range(3):
+        jpeg = thumbnails.encode(np.zeros((8, 8, 3), np.uint8), 8)
+        row = rows.Row(keys[number], "seven", "seven", f"image{number}", jpeg)
+        nearest = edited(lambda editor, row=row: rows.add(editor, "taught", row))
+    assert nearest.tolist() == [0, 1, 2]
+    assert edited(lambda editor: rows.remove(editor, first))[2] == 2
+    assert edited(lambda editor: rows.remove(editor, first + 1))[2] == 2
+    assert edited(lambda editor: editor.compact())[2] == 0

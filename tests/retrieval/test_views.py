@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from rac_jax import config as configs
 from rac_jax import data, evaluate, predict, train
 from rac_jax.config import ConfigError
 from rac_jax.data import pipeline
 from rac_jax.data.dataset import ArrayImages
 from rac_jax.models.voices import Neighbours
-from rac_jax.retrieval import views
+from rac_jax.retrieval import familiarity, views
 from rac_jax.run import Run
 from tests import tiny
 
@@ -167,6 +168,25 @@ def test_training_decodes_no_image_and_continues_exactly(devices, tmp_path, monk
     jax.tree.map(np.testing.assert_array_equal, parameters[1], parameters[2])
     kernel = [p["base"]["blocks"][4]["project"]["kernel"] for p in parameters]
     assert np.abs(kernel[0] - kernel[1]).max() > 0
+
+
+@pytest.mark.slow
+def test_a_head_on_keys_trains_on_views_and_decodes_no_image_in_its_epochs(tmp_path, monkeypatch):
+    c = tiny.config(devices=1)
+    configs.instant(c)
+    c.model.voices, c.model.base.name, c.model.base.weights, c.model.head = "base+prototype", configs.KEYS, "", "cosine"
+    c.memory.k, c.train.views, c.train.steps, c.train.calibrate_sets, c.train.calibrate_new = 5, 2, 3, False, False
+    run = Run.from_config(c, tmp_path)
+    made = [view(run, "train", number) for number in range(2)]
+    assert made[0].activations is made[1].activations is None and np.abs(made[0].keys - made[1].keys).max() > 0.05
+    monkeypatch.setattr(familiarity, "FEWEST", 10**9)  # it encodes held-out images after training
+    monkeypatch.setattr(ArrayImages, "__getitem__", lambda *_: 1 / 0)
+    first = jax.device_get(train.initial_state(run, train.optimizer.from_config(c, 466)).params)
+    train.train(c, tmp_path, evaluated=False)
+    trained = jax.device_get(evaluate.restore(c, tmp_path, None)[1])
+    for name in ("base_head", "prototype"):
+        moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), first[name], trained[name])
+        assert max(jax.tree.leaves(moved)) > 0, name
 
 
 @pytest.mark.parametrize("crops", [1, 5])
