@@ -89,6 +89,8 @@ def _upper_blocks(c: ConfigDict, variant: str) -> None:
     c.memory.k = 30
     if variant == "rac":
         c.model.voices, c.model.fusion = "base+text", "paper"
+        # Chosen on held-out training images, mean over classes: 63.0 % with 10, 60.7 with 3, 57.6 with 1; B alone 61.5.
+        c.optim.text_learning_rate_factor = 10.0
     else:
         c.model.voices = "base+vote"  # the vote is silent: it is there because the views of B's blocks come from E
         c.model.weights.update(base=1.0, vote=0.0)
