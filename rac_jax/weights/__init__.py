@@ -64,7 +64,7 @@ def _convert(path: pathlib.Path, model: nnx.Module) -> dict[str, np.ndarray]:
 def _renamed(tensors: tensor_files.Tensors, model: nnx.Module) -> dict[str, np.ndarray]:
     match model:
         case Bert():
-            return bert_names.convert(tensors)
+            return bert_names.convert(tensors, model.context_length)
         case ClipText():
             return clip_names.convert_text(tensors)
         case EfficientNetLite():

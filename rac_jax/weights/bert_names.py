@@ -9,9 +9,14 @@ from rac_jax.weights.renaming import Rule
 from rac_jax.weights.tensor_files import Tensors
 
 
-def convert(tensors: Tensors) -> dict[str, np.ndarray]:
-    """File names to our paths, in our layouts; the pooler and the heads of pretraining are left out."""
-    return renaming.rename({_modern(name): array for name, array in tensors.items()}, _RULES)
+def convert(tensors: Tensors, context_length: int) -> dict[str, np.ndarray]:
+    """File names to our paths, in our layouts; the pooler and the heads of pretraining are left out.
+
+    So are positions that the model does not have: files have 512, and a run reads fewer tokens.
+    """
+    arrays = renaming.rename({_modern(name): array for name, array in tensors.items()}, _RULES)
+    positions = {name: array[:context_length] for name, array in arrays.items() if name == "position_embedding"}
+    return arrays | positions
 
 
 def _modern(name: str) -> str:

@@ -36,6 +36,14 @@ def test_bert_averages_what_is_not_padding():
     np.testing.assert_allclose(features, io["features"], atol=1e-4)
 
 
+def test_a_bert_for_fewer_tokens_than_the_file_has_positions_reads_the_same():
+    io = np.load(GOLDEN / "bert_hf" / "io.npz")
+    ids = io["input_ids"].astype(np.int32)
+    features = run("bert", "bert_hf", ids, vocab_size=64, context_length=ids.shape[1], **TINY)
+    assert ids.shape[1] < 40
+    np.testing.assert_allclose(features, io["features"], atol=1e-4)
+
+
 def test_layer_scale_of_dinov2():
     io = np.load(GOLDEN / "vit_dinov2" / "io.npz")
     sizes = {"width": 32, "depth": 2, "heads": 4}
