@@ -59,8 +59,8 @@ class Program:
 def of_run(config: ConfigDict, devices: list[Any], classes: int, images: int) -> dict[str, Program]:
     """The programs of a run of this config on these devices, by name, for so many classes and training images.
 
-    train, evaluate; and with retrieval: keys (E alone, for lookup=pipelined), callback (E
-    and the call to the host) and device (E and the search of memory.index=device).
+    train, evaluate; and with retrieval: keys (E alone, for lookup=pipelined), callback (E and the call to the host) and
+    device (E and the search of memory.index=device).
     """
     mesh = sharding.make_mesh(config, devices)
     dataset = _dataset(config.data.name, classes, images)

@@ -15,8 +15,9 @@ def convert(tensors: Tensors, context_length: int) -> dict[str, np.ndarray]:
     So are positions that the model does not have: files have 512, and a run reads fewer tokens.
     """
     arrays = renaming.rename({_modern(name): array for name, array in tensors.items()}, _RULES)
-    positions = {name: array[:context_length] for name, array in arrays.items() if name == "position_embedding"}
-    return arrays | positions
+    if "position_embedding" in arrays:
+        arrays["position_embedding"] = arrays["position_embedding"][:context_length]
+    return arrays
 
 
 def _modern(name: str) -> str:
