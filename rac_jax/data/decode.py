@@ -12,6 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 MAX_PIXELS = 200_000_000  # a larger image is treated as a decompression bomb: 600 MB decoded
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # Pillow would warn about photographs of 100 megapixels
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more, some with other programs
 
 JPEG_START = b"\xff\xd8\xff"
 ORIENTATION = 0x0112  # EXIF's tag
@@ -32,31 +33,33 @@ class BadImage(ValueError):
     """An image that cannot be used: unreadable, cut short, or a decompression bomb."""
 
 
-def decode(encoded: bytes, name: str, enough: int = 0) -> np.ndarray:
+def decode(encoded: bytes, name: str, enough: int = 0, most_pixels: int = MAX_PIXELS) -> np.ndarray:
     """The image as a viewer would show it: uint8 [H, W, 3]. `name` is for the error.
 
     A JPEG is decoded at 1/8, 1/4 or 1/2 of its size if both sides then still have `enough` pixels
     (0 = never): far less work for a large photograph. Resized to half of `enough`, the result is off
     by about one grey level on average. Other fractions would be off by three.
+
+    An image of more than `most_pixels` is a BadImage, found by its header.
     """
     try:
         if encoded.startswith(JPEG_START):
-            image = _decode_jpeg(encoded, enough)
+            image = _decode_jpeg(encoded, enough, most_pixels)
             if image is not None:
                 return image
-        return _decode_any(encoded)
+        return _decode_any(encoded, most_pixels)
     except Exception as error:  # Pillow's decoders raise almost anything
         reason = "of no known format" if isinstance(error, UnidentifiedImageError) else str(error).replace("\n", " ")
         raise BadImage(f"{name}: not a usable image ({reason or type(error).__name__})") from error
 
 
-def _decode_jpeg(encoded: bytes, enough: int) -> np.ndarray | None:
+def _decode_jpeg(encoded: bytes, enough: int, most_pixels: int) -> np.ndarray | None:
     """The pixels, or None where Pillow has to try."""
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(encoded)
         if space not in ("YCbCr", "Gray", "RGB"):
             return None
-        _refuse_bomb(width, height)
+        _refuse_bomb(width, height, most_pixels)
         part = next((n for n in (8, 4, 2) if enough and min(width, height) >= n * enough), 1)
         least = {"min_height": -(-height // part), "min_width": -(-width // part)} if part > 1 else {}
         image = simplejpeg.decode_jpeg(encoded, "RGB", **least)
@@ -69,9 +72,9 @@ def _decode_jpeg(encoded: bytes, enough: int) -> np.ndarray | None:
     return np.ascontiguousarray(turn(image)) if turn else image
 
 
-def _decode_any(encoded: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(encoded)) as picture:
-        _refuse_bomb(*picture.size)
+def _decode_any(encoded: bytes, most_pixels: int) -> np.ndarray:
+    with Image.open(io.BytesIO(encoded), formats=FORMATS) as picture:
+        _refuse_bomb(*picture.size, most_pixels)
         return upright_pixels(picture)
 
 
@@ -108,9 +111,9 @@ def eight_bits(grey: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(grey.astype(np.float64) / white, 0, 1) * 255).astype(np.uint8)
 
 
-def _refuse_bomb(width: int, height: int) -> None:
-    if width * height > MAX_PIXELS:
-        raise BombError(f"{width} × {height} pixels; at most {MAX_PIXELS} are decoded")
+def _refuse_bomb(width: int, height: int, most_pixels: int) -> None:
+    if width * height > most_pixels:
+        raise BombError(f"{width} × {height} pixels; at most {most_pixels:,} are decoded")
 
 
 class BombError(RuntimeError):

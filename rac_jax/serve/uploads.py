@@ -1,22 +1,19 @@
 """Images in requests: one as the body itself, or one or several as files of a form."""
 
 import dataclasses
-import io
 import re
 from collections.abc import Sequence
 
 import numpy as np
 from fastapi import Request
-from PIL import Image, UnidentifiedImageError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
-from rac_jax.data.decode import BadImage, decode
+from rac_jax.data.decode import decode
 from rac_jax.data.reading import enough_for
 from rac_jax.serve.guard import Refused
 
-FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more, some with other programs
 MOST_FILES = 256
 LONGEST_NAME = 200
 FORM = "multipart/form-data"
@@ -75,17 +72,7 @@ def only(uploads: Sequence[Upload]) -> Upload:
 
 def pixels(upload: Upload, image_size: int, most_pixels: int) -> np.ndarray:
     """The image, decoded as for evaluation; BadImage if it is not usable or has too many pixels."""
-    name = upload.name or "the image"
-    try:
-        with Image.open(io.BytesIO(upload.content), formats=FORMATS) as picture:  # reads the header alone
-            width, height = picture.size
-    except UnidentifiedImageError:
-        raise BadImage(f"{name}: not a usable image (of no known format)") from None
-    except Exception as error:  # Pillow's decoders raise almost anything
-        raise BadImage(f"{name}: not a usable image ({_shown(str(error)) or type(error).__name__})") from None
-    if width * height > most_pixels:
-        raise BadImage(f"{name}: {width} × {height} pixels; at most {most_pixels:,} are accepted")
-    return decode(upload.content, name, enough_for(image_size))
+    return decode(upload.content, upload.name or "the image", enough_for(image_size), most_pixels)
 
 
 def words(value: str, what: str, longest: int) -> str:

@@ -198,7 +198,7 @@ def test_broken_requests_get_one_sentence_and_leave_no_trace(standing, method, p
 def test_too_many_pixels_are_refused_before_they_are_decoded(standing):
     client, _ = standing
     status, answer = client("POST", "/api/predict", encoded(np.zeros((1001, 1000, 3), np.uint8)))
-    assert status == 400 and "1000 × 1001 pixels; at most 1,000,000 are accepted" in answer["error"]
+    assert status == 400 and "1000 × 1001 pixels; at most 1,000,000 are decoded" in answer["error"]
 
 
 def test_a_memory_that_another_process_changes_is_refused_and_followed(served, model):

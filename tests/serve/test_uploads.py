@@ -39,7 +39,7 @@ def test_unusable_images_are_named():
     ):
         with pytest.raises(BadImage, match=message):
             uploads.pixels(Upload("x.png", content), 32, 100_000)
-    with pytest.raises(BadImage, match="260 × 300 pixels; at most 77,999 are accepted"):
+    with pytest.raises(BadImage, match="260 × 300 pixels; at most 77,999 are decoded"):
         uploads.pixels(Upload("", whole), 32, 77_999)
 
 
