@@ -65,13 +65,7 @@ def get_config(variant: str = "") -> ConfigDict:
         config.instant(c)
         c.train.then = "configs/cifar100_lt.py:finetune"
     if variant == "finetune":
-        config.finetuned(c)
-        c.train.update(batch_size=128, epochs=10.0)
-        c.model.voices = "base+text+vote+prototype"
-        # Chosen on held-out training images, mean over classes: 62.2 % (log-likelihood −1.23) instead of 61.3 % (−1.28)
-        # with equal weights; in another draw 64.5 % with text and 64.1 % without, and −1.24 instead of −1.25 with 0.9.
-        c.model.weights.update(base=2.0, text=0.5, vote=0.5, prototype=1.0)
-        c.model.sharpness = 0.9
+        config.tuned(c)
     if variant in ("rac", "base"):
         _upper_blocks(c, variant)
     if variant == "rac_keys":
@@ -105,7 +99,7 @@ def _small(c: ConfigDict) -> None:
     c.model.text.update(width=64, depth=2, heads=4, projection=64)
     c.model.dtype = "float32"
     c.memory.lookup = "cached"
-    c.optim.frozen = r"base\.(stem|blocks\.([0-9]|10)\.)"
+    c.optim.frozen = config.UPPER_BLOCKS
     c.optim.learning_rate = 1e-3
     c.optim.warmup_epochs = 1.0
     c.train.epochs = 3.0

@@ -134,6 +134,7 @@ RULES: dict[str, Rule] = {
     "model.head": _choice("linear", "cosine"),
     "model.head_scale": _above_0(1e4),
     "model.head_start": _choice("random", "means", "text"),
+    "model.text_start": _choice("random", "memory"),
     "model.prompt": Rule(lambda value: TEXT.allows(value) and value.count("{}") == 1, "a text of one line with one {}"),
     "model.scale": _choice("paper", "sqrt", "learned"),
     "model.drop_path": _below_1(),
@@ -159,6 +160,13 @@ RULES: dict[str, Rule] = {
     "memory.duplicates": SHARE,
     "memory.encode_batch": BATCH,
     "memory.thumbnails": _integer(-1, 1024),
+    "tune.share": SHARE,
+    "tune.frozen": PATTERN,
+    "tune.views": _integer(0, 1000),
+    "tune.epochs": _above_0(1e4),
+    "tune.batch_size": BATCH,
+    "tune.learning_rate": _number(0, 1e3),
+    "tune.warmup_epochs": _number(0, 1e4),
     "loss.name": _choice("lace", "ce", "balce", "ldam", "ldam_paper"),
     "loss.tau": _number(0, 100),
     "loss.reweight": _choice("none", "inverse_sqrt", "inverse_log"),
@@ -232,6 +240,9 @@ def _relations(config: ConfigDict, devices: int) -> Iterator[tuple[str, bool, st
     shares = same and _blocks(config, "base") == _blocks(config, "encoder")
     yield "train.views", not train.views or not trained_base or ("encoder" in roles(config) and shares), words
     yield "train.views", not train.views or not update, "0 with batch_norm=update, which changes frozen blocks"
+    tuned = not config.tune.share or (config.model.encoder.weights != "" and roles(config)[0] == "encoder")
+    words = "0 unless E has weights, a voice uses the memory, and the voice base is absent or has B = E"
+    yield "tune.share", tuned, words
     from_means = config.model.head_start != "means" or ("encoder" in roles(config) and same)
     yield "model.head_start", from_means, "random unless B starts from E's weights and a voice uses the memory"
     base, text = config.model.base, config.model.text
@@ -240,6 +251,8 @@ def _relations(config: ConfigDict, devices: int) -> Iterator[tuple[str, bool, st
     yield "model.head_start", config.model.head_start != "text" or (trained_base and towers), words
     summed = len(speaking) == 1 or config.model.fusion == "sum" or speaking == ("base", "text")
     yield "model.fusion", summed, "sum for other voices than base+text"
+    read = config.model.text_start == "random" or ("text" in speaking and config.model.head == "linear")
+    yield "model.text_start", read, "random unless there is a voice text with a linear head (model.head)"
     balanced = config.loss.name != "balce" or config.loss.reweight == "none"
     yield "loss.reweight", balanced, "none with loss.name=balce, which has weights of its own (1 / class count)"
     words = "the server's address for memory.index=milvus, as http://localhost:19530"

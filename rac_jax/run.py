@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
@@ -22,7 +23,17 @@ from rac_jax.memory.store import Memory
 from rac_jax.models import cut
 from rac_jax.models.rac import RAC, VoiceSettings
 from rac_jax.models.voices import Knowledge
-from rac_jax.retrieval import encoder, familiarity, feed, knowledge, prompts, reliability, retriever, tokenizers
+from rac_jax.retrieval import (
+    encoder,
+    familiarity,
+    feed,
+    knowledge,
+    prompts,
+    reliability,
+    retriever,
+    text_start,
+    tokenizers,
+)
 from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.knowledge import Classes
 from rac_jax.retrieval.retriever import Retriever
@@ -45,19 +56,16 @@ class Run:
     model: RAC  # shapes without values
 
     @classmethod
-    def from_config(
-        cls, config: ConfigDict, workdir: Path, *, accept: Callable[[Dataset], None] = lambda dataset: None
-    ) -> "Run":
-        """A run to train: load its data, and build its memory if there is none.
+    def from_config(cls, config: ConfigDict, workdir: Path, dataset: Dataset | None = None) -> "Run":
+        """A run to train: build its memory if there is none.
 
         Args:
           config: of the run.
           workdir: its folder.
-          accept: may refuse the data before anything is built.
+          dataset: its data, if they are loaded already.
         """
         mesh = sharding.make_mesh(config)
-        dataset = data.load(config)
-        accept(dataset)
+        dataset = dataset or data.load(config)
         _require_weights(config, configs.roles(config))
         memory = e = None
         if "encoder" in configs.roles(config):
@@ -214,6 +222,24 @@ class Run:
         if self.config.model.head_start == "text":
             arrays["base_head.kernel"] = prompts.head(self.config, self.class_texts[: self.classes.trained])
         return arrays
+
+    def text_head(self, params: Any, stats: Any) -> dict[str, np.ndarray]:
+        """The first values of the text head with config.model.text_start=memory; {} if they are random."""
+        if self.config.model.text_start == "random" or self.retriever is None or self.model.text is None:
+            return {}
+        graph = nnx.graphdef(self.model)
+
+        @functools.partial(jax.jit, out_shardings=sharding.replicated(self.mesh))
+        def read(params: Any, stats: Any, tokens: jax.Array) -> jax.Array:
+            return nnx.merge(graph, params, stats).text(tokens)
+
+        return text_start.head(
+            self.config,
+            self.retriever,
+            self.mesh,
+            self.dataset,
+            lambda tokens: read(params, stats, sharding.put_batch(self.mesh, {"tokens": tokens})["tokens"]),
+        )
 
     def check(self) -> None:
         """Raise the error of a failed lookup, if there was one."""

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, evaluate, losses, optimizer, sharding
+from rac_jax import data, evaluate, losses, optimizer, sharding, tuning
 from rac_jax.calibration import held_out, new_classes
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline, record
@@ -30,11 +30,14 @@ from rac_jax.runtime.interruption import Interrupted, Interruption
 from rac_jax.weights import parameters
 
 
-def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated: bool = True) -> None:
+def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated: bool = True) -> "State":
     """Train to the last step, starting from the newest checkpoint if there is one, then evaluate."""
     started = time.perf_counter()
     with workdirs.claim(config, workdir):
-        run = Run.from_config(config, workdir, accept=lambda dataset: record.start(config, dataset, workdir))
+        dataset = data.load(config)
+        record.start(config, dataset, workdir)
+        config = tuning.with_tuned_encoder(config, workdir, functools.partial(train, evaluated=False))
+        run = Run.from_config(config, workdir, dataset)
         images = len(run.dataset.split("train"))
         tx = optimizer.from_config(config, images)
         like = abstract_state(run, tx)
@@ -68,6 +71,7 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
             held_out.keep_keys(run, workdir)
             if evaluated:
                 evaluate.evaluate(run, state.params, state.stats, done, config.eval.split, workdir, board)
+            return state
 
 
 def _offset(run: Run, checkpoints: Checkpoints, first: int, last: int) -> float:
@@ -106,6 +110,8 @@ def initial_state(run: Run, tx: optax.GradientTransformation) -> State:
     """The first state: parameters from weights files or drawn, each array created where it is placed."""
     places = sharding.shardings(abstract_state(run, tx))
     params, stats = parameters.place(run.make_model, run.read_weights(), places.params, places.stats)
+    for name, values in run.text_head(params, stats).items():
+        params["text_head"][name] = sharding.put_array(places.params["text_head"][name], values)
     opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(params)
     return State(sharding.put_array(places.step, np.zeros((), np.int32)), params, stats, opt_state)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rac_jax import config as configs
 from rac_jax.calibration import coverage, on_keys
 from rac_jax.memory import build
 from rac_jax.retrieval import familiarity, feed
@@ -18,7 +17,7 @@ OfTrue = tuple[np.ndarray, np.ndarray]  # probabilities of the true labels [n], 
 def keep_coverage(run: Run, step: int, workdir: Path, *, on_val: Callable[[], OfTrue]) -> None:
     """Keep what sets of labels need: answers for the split val or, without one, for training images held out in turn.
 
-    The latter is for voices that need E's keys only, which are trained again in seconds.
+    The latter is for voices that need keys of a published E only, which are trained again in seconds.
 
     Args:
       run: with its memory.
@@ -31,7 +30,7 @@ def keep_coverage(run: Run, step: int, workdir: Path, *, on_val: Callable[[], Of
         return
     if "val" in run.dataset.splits and len(run.dataset.split("val")):
         images, (of_true, labels) = "val", on_val()
-    elif configs.roles(config) == ("encoder",) and config.memory.metric == "cosine" and run.retriever:
+    elif on_keys.possible(run):
         images, (of_true, labels) = "train, held out in turn", on_keys.held_out(run, on_keys.training_rows(run))
     else:
         return

@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 from tqdm import tqdm
 
+from rac_jax import config as configs
 from rac_jax import losses, optimizer
 from rac_jax.losses import Terms
 from rac_jax.models.rac import RAC, VoiceSettings
@@ -22,6 +23,13 @@ from rac_jax.weights import parameters
 PART = 1024  # images that are answered at once; rows of a memory are padded to a multiple
 FOLDS = 5  # parts of the images, each of which is held out once
 MOST = 20_000  # images that are used
+
+
+def possible(run: Run) -> bool:
+    """Whether training images can stand for new ones: their keys must not be of an E that was trained on them."""
+    config = run.config
+    alone = configs.roles(config) == ("encoder",) and config.memory.metric == "cosine" and not config.tune.share
+    return alone and run.retriever is not None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,7 +85,7 @@ def _copy(
     found = None
     if "encoder" in configs.roles(config):
         found = _copy_memory(memory, new / "memory", workdir / IMAGES)
-        if with_encoder:
+        if with_encoder or config.tune.share:
             _copy_encoder(config, workdir, new / ENCODER)
     _copy_vocabulary(config, workdir, new / VOCABULARY)
     files.write_text(new / "README.md", card.text(config, trained_on, found, step, new))

@@ -331,7 +331,8 @@ def make_recipe(config: ConfigDict, encoder: Encoder) -> Recipe:
 
 def values_of_recipe(config: ConfigDict) -> list[Any]:
     """The values that determine a memory's keys and index: runs that agree in them can share one."""
-    return [*(configs.field(config, name) for name in OF_THE_MEMORY), configs.options(config.model.encoder)]
+    tuned = config.tune.to_dict() if config.tune.share else None
+    return [*(configs.field(config, name) for name in OF_THE_MEMORY), configs.options(config.model.encoder), tuned]
 
 
 def config_of(found: Manifest) -> ConfigDict:

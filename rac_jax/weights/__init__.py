@@ -54,6 +54,8 @@ def _convert(path: pathlib.Path, model: nnx.Module) -> dict[str, np.ndarray]:
     if isinstance(model, Glove):
         return {"vectors": glove.vectors(path)}
     tensors = tensor_files.read(path)
+    if merging.is_own(model, tensors):
+        return dict(tensors)
     hf_config.check(model, tensor_files.config(path), path)
     try:
         return _renamed(tensors, model)

@@ -22,13 +22,21 @@ def check(model: nnx.Module, arrays: Tensors, *, source: str) -> None:
       arrays: by our parameters' paths.
       source: the file's name, for the error.
     """
-    published = {path: value for path, value in parameters(model).items() if ".adapter." not in path}
-    lines = _differences(published, arrays)
+    lines = _differences(_published(model), arrays)
     if lines:
         raise ValueError(_report(lines, model, source))
     for path, array in arrays.items():
         if not _finite(array):
             raise ValueError(f"{source}: the tensor for {path} {array.shape} contains NaN or infinite values")
+
+
+def is_own(model: nnx.Module, tensors: Tensors) -> bool:
+    """Whether a file has the model's own paths, as those that rac_jax writes."""
+    return tensors.keys() == _published(model).keys()
+
+
+def _published(model: nnx.Module) -> dict[str, nnx.Variable]:
+    return {path: value for path, value in parameters(model).items() if ".adapter." not in path}
 
 
 def _finite(array: np.ndarray) -> bool:

@@ -1,0 +1,85 @@
+"""E is trained for the data, becomes the mean of two sets of weights, and the memory is made with it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rac_jax import evaluate, rules, train, tuning, weights
+from rac_jax.config import ConfigError
+from rac_jax.export import folder as export
+from rac_jax.memory import store
+from rac_jax.run import ENCODER, Run
+from tests import tiny
+
+SHARE = 0.25
+
+
+def config(share: float = SHARE):
+    c = tiny.config()
+    c.model.voices, c.model.fusion = "vote+prototype", "sum"
+    c.model.base.update(c.model.encoder.to_dict())
+    c.memory.lookup = "cached"
+    c.train.steps, c.train.calibrate_new = 2, False
+    c.tune.update(share=share, frozen=r"base\.(stem|blocks\.[01]\.)", views=2, epochs=1.0, batch_size=32)
+    return c
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("tuned")
+    train.train(config(), workdir)
+    return workdir
+
+
+def test_e_is_the_mean_of_its_published_and_its_trained_weights(tuned):
+    first = tuning.stage(config())
+    run, params, _, step = evaluate.restore(first, tuned / tuning.FOLDER, None)
+    published = weights.from_config(first, "encoder", run.model.base)
+    mean = np.load(tuned / ENCODER / tuning.FILE)
+    kernel = "blocks.3.project.kernel"
+    trained = np.asarray(params["base"]["blocks"][3]["project"]["kernel"])
+    assert step == 2 and np.abs(trained - published[kernel]).max() > 1e-4
+    expected = 0.75 * np.asarray(published[kernel]) + 0.25 * trained
+    np.testing.assert_allclose(mean[kernel], expected, rtol=1e-6)
+    frozen = "blocks.0.project.kernel"
+    np.testing.assert_array_equal(mean[frozen], np.asarray(published[frozen], np.float32))
+    assert set(mean) == set(published)
+
+
+def test_the_memory_is_made_with_it(tuned):
+    run, *_ = evaluate.restore(config(), tuned, None)
+    found, first = store.read(tuned / "memory"), store.read(tuned / tuning.FOLDER / "memory")
+    assert found.manifest.recipe["encoder"]["weights"] == weights.digest(tuned / ENCODER / tuning.FILE)
+    assert first.manifest.recipe["encoder"]["weights"] == weights.digest(weights.resolve("efficientnet_lite0:imagenet"))
+    assert np.abs(np.asarray(found.keys) - np.asarray(first.keys)).max() > 1e-4
+    pixels = np.random.default_rng(0).integers(0, 255, (8, 32, 32, 3), np.uint8)
+    other = Run.from_config(config(share=0.0), tuned / "other").retriever.encoder
+    keys, published = (np.asarray(e.encode(e.parameters, pixels)) for e in (run.retriever.encoder, other))
+    assert np.abs(keys - published).max() > 1e-3
+
+
+def test_it_is_trained_once_and_the_run_can_be_moved(tuned, tmp_path):
+    before = json.loads((tuned / "eval" / "test.json").read_text())
+    file = tuned / ENCODER / tuning.FILE
+    written = file.stat().st_mtime_ns
+    train.train(config(), tuned)
+    assert file.stat().st_mtime_ns == written
+    export.write(tuned, tmp_path / "moved")
+    assert (tmp_path / "moved" / ENCODER / tuning.FILE).read_bytes() == file.read_bytes()
+    evaluate.evaluate_checkpoint(config(), tmp_path / "moved", step=None, split="test")
+    after = json.loads((tmp_path / "moved" / "eval" / "test.json").read_text())
+    assert after["voices"] == before["voices"] and list(after["voices"]) == ["rac", "vote", "prototype"]
+
+
+def test_without_a_share_nothing_is_trained(tmp_path):
+    plain = config(share=0.0)
+    assert tuning.with_tuned_encoder(plain, tmp_path, train.train) is plain and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("change", [{"model.voices": "base+vote"}, {"model.encoder.weights": ""}])
+def test_what_cannot_be_tuned_is_refused(change):
+    c = config()
+    c.update_from_flattened_dict(change)
+    with pytest.raises(ConfigError, match=r"config.tune.share is 0.25; it must be 0 unless E has weights"):
+        rules.validate(c, devices=8)
