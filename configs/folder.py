@@ -40,7 +40,8 @@ def get_config(variant: str = "") -> ConfigDict:
         config.instant(c)
         c.train.then = "configs/folder.py:finetune"
     elif variant == "finetune":
-        config.finetuned(c)
+        config.tuned(c)
+        c.tune.update(batch_size=64, epochs=8.0)
     else:
         c.data.workers = 2
         c.optim.learning_rate = 3e-4

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from rac_jax import config as configs
-from rac_jax import data, models, rules, train
+from rac_jax import data, models, rules, train, tuning
 from rac_jax.data import dataset
 from rac_jax.retrieval import encoder
 from tests import tiny
@@ -49,6 +49,7 @@ def shrink(config):
         config.model.head_start = "random"  # B does not start as E
     config.memory.k = 5
     config.train.batch_size = config.eval.batch_size = 16
+    config.tune.batch_size, config.tune.frozen = 16, r"base\.(stem|blocks\.[01]\.)"
     config.train.steps, config.train.log_every, config.eval.show = 2, 1, 0
     return config
 
@@ -127,7 +128,7 @@ def test_larger_models_are_a_word(variant, blocks):
     if "lite2" in variant:
         assert config.model.encoder.name == config.model.base.name == "efficientnet_lite2"
         assert config.model.base.weights == config.model.encoder.weights == "efficientnet_lite2:imagenet"
-        assert encoder.cut_of(config) == blocks
+        assert encoder.cut_of(tuning.stage(config) if config.tune.share else config) == blocks
         assert width_of(json.dumps(config.model.encoder.to_dict()), "encoder", config.data.image_size) == 1280
     else:
         assert width_of(json.dumps(config.model.text.to_dict()), "text", 0) == 384

@@ -15,13 +15,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
-from rac_jax import data, optimizer, run
+from rac_jax import data, optimizer, run, tuning
 from rac_jax.compile import programs
 from rac_jax.config import ConfigError
 from rac_jax.data import record
 from rac_jax.data.decode import BadImage
 from rac_jax.memory import build
 from rac_jax.retrieval import feed
+from rac_jax.retrieval.views import AUGMENTATION
 
 STEPS = 2  # that are timed, after one that is not
 IMAGES = 8  # that are decoded
@@ -54,14 +55,17 @@ def say(config: ConfigDict, workdir: Path) -> None:
 
 
 def next_config(config: ConfigDict) -> ConfigDict:
-    """The config that config.train.then names, on this run's data; without its file, this config finetuned."""
+    """The config that config.train.then names, on this run's data, which it may augment in another way.
+
+    Without its file, it is this config finetuned.
+    """
     then = _named(config.train.then)
     if then is None:
         then = config.copy_and_resolve_references()
         configs.finetuned(then)
         return then
-    for room in ("data", "mesh"):
-        then[room].update(config[room])
+    then.data.update({name: value for name, value in config.data.items() if name not in AUGMENTATION})
+    then.mesh.update(config.mesh)
     then.weights_dir, then.memory.k = config.weights_dir, config.memory.k
     return then
 
@@ -94,8 +98,11 @@ def estimate(config: ConfigDict, times: Times, images: int, evaluated: int) -> f
     """Seconds of a run with its evaluation, for these times of its parts.
 
     Views are decoded and encoded once. Without them each step decodes its images, and E sees those too unless the
-    neighbours are cached.
+    neighbours are cached. With config.tune, B is trained in a run of its own, and E then sees all images once more.
     """
+    if config.tune.share:
+        each = times.decoding + times.encoding
+        return estimate(tuning.stage(config), times, images, 0) + (images + evaluated) * each
     steps = optimizer.total_steps(config, images)
     drawn, views = steps * config.train.batch_size, config.train.views
     decoded = images * views or drawn
@@ -106,6 +113,7 @@ def estimate(config: ConfigDict, times: Times, images: int, evaluated: int) -> f
 
 def measured(config: ConfigDict, classes: int, images: int) -> Times:
     """The times of a run's parts. Its step is compiled as the run will need it, and kept with the compiled programs."""
+    config = tuning.stage(config) if config.tune.share else config
     made = programs.of_run(config, jax.devices(), classes, images)
     step = made["train"]
     state, *rest = jax.tree.map(_zeros, step.arguments)

@@ -48,6 +48,7 @@ def _model(config: ConfigDict, memory: Manifest | None, step: int, *, included: 
         settings = config.model[role]
         where = settings.weights or "random weights"
         if role == "encoder" and settings.weights:
+            where += ", trained for these data" if config.tune.share else ""
             where += ", included" if included else ", not included: found by name where the run is loaded"
         lines.append(f"- {roles[role]}: `{settings.name}` ({where})")
         if settings.name == "clip_text":

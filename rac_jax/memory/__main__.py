@@ -76,6 +76,8 @@ def _build(folder: Path, _: list[str]) -> None:
     config = CONFIG.value
     if config is None:
         raise app.UsageError("build needs a --config")
+    if config.tune.share:
+        raise app.UsageError("config.tune.share is above 0: training makes E first, and then the memory")
     _validate(config)
     dataset, mesh = data.load(config), sharding.make_mesh(config)
     encoder = encoders.load(config, mesh)
@@ -247,7 +249,7 @@ def _config(folder: Path) -> ConfigDict:
     """The config that was given or, without one, what the manifest says, with E that an exported run brings along."""
     if CONFIG.value is None and not manifest.exists(folder):
         raise FileNotFoundError(f"there is no memory in {folder}; to make one, name a --config")
-    config = CONFIG.value or with_own_files(build.config_of(manifest.read(folder)), folder.parent)
+    config = with_own_files(CONFIG.value or build.config_of(manifest.read(folder)), folder.parent)
     if SKIP_BAD.value:
         config.data.on_bad_image = "skip"
     return _validate(config)

@@ -3,7 +3,7 @@
 The run is trained on the part of the data that config.data.keep_share and keep_classes describe, with a memory of the
 same images. Then the other images are added to the memory, in one or several steps, and after each the same checkpoint
 is evaluated on all classes. No key is computed twice: all memories take their keys from that of all training images,
-config.memory.dir.
+config.memory.dir. With config.tune each run has an E of its own, trained on its part of the data, and its own memories.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from rac_jax import data, evaluate, metrics, sharding, train
+from rac_jax import data, evaluate, metrics, sharding, train, tuning
 from rac_jax.data import subset
 from rac_jax.data.dataset import Dataset
 from rac_jax.memory import build, sources, store
@@ -61,6 +61,9 @@ class Memories:
 
 def measure(config: ConfigDict, workdir: Path) -> dict[str, Any]:
     """The `figures` of a table: accuracies in % after the last edit, and before it."""
+    if config.tune.share:
+        config = tuning.with_tuned_encoder(config, workdir, train.train)
+        config.tune.share, config.memory.dir = 0.0, str(workdir / "everything")  # from now on, E is that file
     memories = Memories.of(config)
     labels = memories.dataset.split("train").labels
     mine = _kept(config, labels, memories.dataset.num_classes)

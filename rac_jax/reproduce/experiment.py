@@ -87,7 +87,7 @@ class Experiment:
     def fields(self, table: Table, row: Row, seed: int) -> dict[str, Any]:
         """Everything that a run of a row changes in the config.
 
-        Runs share memories, and keys by image, unless the user or the row names a memory.
+        Runs with the same E share memories, and keys by image, unless the user or the row names a memory.
         """
         fields = self._own_fields(row, seed)
         if table.kind == "nearest":
@@ -97,7 +97,7 @@ class Experiment:
             "memory.kept_keys": memory.kept_keys or str(self.keys),
             "memory.cache": memory.cache or str(self.folder / "neighbours"),
         }
-        if memory.dir:
+        if memory.dir or self._with(fields).tune.share:  # each run has an E, and so a memory, of its own
             return fields | shared | {"memory.dir": memory.dir}
         of_all = {"data.keep_share": 1.0, "data.keep_classes": 1.0} if table.kind == "edit" else {}
         own = self.folder / "memory" / self._memory(fields | of_all, row.made)
