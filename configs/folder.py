@@ -2,6 +2,7 @@
 
     python -m rac_jax.main --config=configs/folder.py --config.data.root=DIR            # from the memory, in seconds
     python -m rac_jax.main --config=configs/folder.py:finetune --config.data.root=DIR   # and B's upper blocks trained
+    python -m rac_jax.main --config=configs/folder.py:tuned --config.data.root=DIR      # from it, with an E of its own
     python -m rac_jax.main --config=configs/folder.py:rac --config.data.root=DIR        # the paper's RAC
     python -m rac_jax.data --config=configs/folder.py --config.data.root=DIR            # only look at the data
 
@@ -15,18 +16,19 @@ train/<class>/<image> with test/ and, optionally, val/. For a table (.csv, .json
 E (and B) are EfficientNet-Lite0 (ImageNet), which the requirements contain, at 128 pixels. T is a small CLIP text
 transformer from scratch. Images that cannot be decoded are left out.
 Hardware: a CPU or one GPU. Cost: one pass of E over the images (about 200 images/s on 2 CPU cores), then seconds;
-:finetune and :rac train B for minutes to hours. Results depend on the data; see RESULTS.md for photos of groceries.
+:finetune, :tuned and :rac train a network for minutes to hours. Results depend on the data; RESULTS.md has those of
+photos of groceries.
 """
 
 from ml_collections import ConfigDict
 
 from rac_jax import config
 
-VARIANTS = ("", "finetune", "rac")
+VARIANTS = ("", "finetune", "tuned", "rac")
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Instant answers, or B trained with the memory's voices beside it, or the paper's RAC."""
+    """Instant answers, the same with an E that is trained first, a trained B beside them, or the paper's RAC."""
     variant, models = config.without_models(variant)
     c = config.default("folder", variant, VARIANTS)
     c.data.name = "folder"
@@ -40,8 +42,10 @@ def get_config(variant: str = "") -> ConfigDict:
         config.instant(c)
         c.train.then = "configs/folder.py:finetune"
     elif variant == "finetune":
+        config.finetuned(c)
+    elif variant == "tuned":
         config.tuned(c)
-        c.tune.update(batch_size=64, epochs=8.0)
+        c.tune.batch_size = 64
     else:
         c.data.workers = 2
         c.optim.learning_rate = 3e-4

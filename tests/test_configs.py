@@ -57,7 +57,7 @@ def shrink(config):
 FAST = ("demo", "places")  # one of each kind of models
 
 
-ALSO = ("instant", "plus", "finetune", "rac_keys")  # variants with a way of training of their own
+ALSO = ("instant", "plus", "finetune", "tuned", "rac_keys")  # variants with a way of training of their own
 TRAINED = [*NAMES, *(f"{n}:{v}" for n in NAMES for v in importlib.import_module(f"configs.{n}").VARIANTS if v in ALSO)]
 
 
@@ -118,7 +118,8 @@ def test_clip_with_adapters_starts_from_texts(name):
 
 
 @pytest.mark.parametrize(
-    "variant, blocks", [("demo:instant+lite2", 0), ("folder:finetune+lite2", 15), ("demo:rac+minilm", 0)]
+    "variant, blocks",
+    [("demo:instant+lite2", 0), ("folder:finetune+lite2", 15), ("folder:tuned+lite2", 15), ("demo:rac+minilm", 0)],
 )
 def test_larger_models_are_a_word(variant, blocks):
     name, _, variant = variant.partition(":")

@@ -57,8 +57,8 @@ def test_what_comes_next_is_the_config_that_is_named(config, batch):
     """On the run's own data. Before, it was one recipe for all: batch 64, and blocks of another B were frozen."""
     config.data.root, config.data.image_size = "somewhere", 96
     then = outlook.next_config(config)
-    assert then.tune.batch_size == batch and then.tune.views and then.data == config.data
-    assert then.tune.frozen == (
+    assert then.train.batch_size == batch and then.train.views and then.data == config.data
+    assert then.optim.frozen == (
         r"base\.(stem|blocks\.([0-9]|1[0-4])\.)" if batch == 64 else r"base\.(stem|blocks\.([0-9]|10)\.)"
     )
 
@@ -68,23 +68,26 @@ def test_the_command_names_the_data_and_the_memory():
     c.data.root, c.data.val_share, c.memory.k = "my photos", 0.0, 5
     start = "python -m rac_jax.main --config=configs/folder.py:finetune+lite2 '--config.data.root=my photos'"
     start += " --config.data.val_share=0.0 --config.memory.k=5"
-    assert outlook.command(c, Path("runs/x")) == f":\n  {start}"  # with another E, and so another memory
+    assert outlook.command(c, Path("runs/x")) == f":\n  {start} --config.memory.dir=runs/x/memory"
+    c.memory.dir = "m"
+    assert outlook.command(c, Path("runs/x")) == f":\n  {start} --config.memory.dir=m"
+    c.memory.index = "flat"  # :finetune wants hnsw and would refuse this memory
+    assert outlook.command(c, Path("runs/x")) == f":\n  {start}"
+    c.train.then = "configs/folder.py:tuned"  # with another E, and so another memory
+    assert outlook.command(c, Path("runs/x")) == f":\n  {start.replace('finetune+lite2', 'tuned')}"
     c.train.then = "configs/nowhere.py:finetune"
     assert outlook.command(c, Path("runs/x")) == ""
 
 
-def test_the_command_names_the_memory_if_e_stays_the_same():
+def test_the_command_keeps_the_augmentation_of_what_comes_next():
     c = demo.get_config("instant")
-    start = ":\n  python -m rac_jax.main --config=configs/demo.py:finetune"
-    assert outlook.command(c, Path("runs/x")) == f"{start} --config.memory.dir=runs/x/memory"
-    c.memory.dir = "m"
-    assert outlook.command(c, Path("runs/x")) == f"{start} --config.memory.dir=m"
-    c.memory.index = "flat"  # :finetune wants hnsw and would refuse this memory
-    assert outlook.command(c, Path("runs/x")) == start
+    start = "python -m rac_jax.main --config=configs/demo.py:finetune"
+    assert c.data.randaugment_layers == 3 and outlook.next_config(c).data.randaugment_layers == 0
+    assert outlook.command(c, Path("runs/x")) == f":\n  {start} --config.memory.dir=runs/x/memory"
 
 
 def test_training_e_and_encoding_once_more_are_added():
-    c = shrink(folder.get_config("finetune"))
+    c = shrink(folder.get_config("tuned"))
     c.tune.update(batch_size=10, epochs=3.0, views=4)
     times = Times(compiling=5.0, step=0.5, encoding=0.02, decoding=0.01)
     assert outlook.estimate(c, times, 100, 60) == pytest.approx(5 + 400 * 0.03 + 30 * 0.5 + 160 * 0.03)
