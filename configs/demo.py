@@ -49,7 +49,9 @@ def get_config(variant: str = "") -> ConfigDict:
         c.train.update(batch_size=32, epochs=20.0)
     elif variant in ("", "finetune"):
         config.finetuned(c)
-        c.train.update(batch_size=32, calibrate_new=True)
+        c.data.randaugment_layers = 0
+        c.optim.update(frozen=r"base\.(stem|blocks\.[0-4]\.)", learning_rate=5e-4, warmup_epochs=1.0)
+        c.train.update(batch_size=32, views=4, epochs=10.0)
         if variant == "finetune":
             _all_of_b(c)
     else:
