@@ -320,3 +320,49 @@ def test_an_exported_run_has_a_card(fitted, tmp_path):
     with pytest.raises(FileExistsError, match="saved exists already; name a new folder"):
         fitted.save(tmp_path / "saved")
     assert predict.here(tmp_path / "saved").weights_dir == ""
+
+
+def test_labels_and_sources_that_are_no_texts_are_named_as_they_are_written(model):
+    first, second = of_class(NEW, 2)
+    row = model.teach(first, NEW, text="an eight", source=7)
+    assert model.memory.row(row)["label"] == "8" and model.memory.row(row)["source"] == "7"
+    row = model.teach(second, 0, text="zero")
+    assert model.memory.row(row)["label"] == "0"
+    again = rac_jax.load(model.workdir, mesh__data=1)
+    assert again.classes[-2:] == ("8", "0") and again.memory.counts["8"] == 1
+
+
+def test_one_image_has_one_label_and_several_have_a_list(model, tmp_path):
+    one, *several = of_class(NEW, 3)
+    Image.fromarray(one).save(tmp_path / "one.png")
+    model.add(tmp_path / "one.png", "eight", source="a")
+    model.add(str(tmp_path / "one.png"), ["nine"], source="b")
+    model.add(several[0], 10, source="c")
+    assert model.classes[KNOWN:] == ("eight", "nine", "10") and model.memory.rows == 63
+    for refused in ("cat", 3):
+        with pytest.raises(ValueError, match=f"labels is {refused!r}; several images need a list"):
+            model.add(several, refused, source="d")
+    with pytest.raises(ValueError, match="labels go with images; a folder or a table has its own"):
+        model.add(tmp_path, ["x"], source="d")
+    with pytest.raises(ValueError, match="several images need a list"):
+        rac_jax.fit(of_class(0, 3), "abc", **SETTINGS)
+    assert model.memory.rows == 63
+
+
+def test_a_source_has_the_name_of_the_folder_one_is_in(model, tmp_path, monkeypatch):
+    (tmp_path / "mine" / "eight").mkdir(parents=True)
+    Image.fromarray(of_class(NEW, 1)[0]).save(tmp_path / "mine" / "eight" / "1.png")
+    monkeypatch.chdir(tmp_path / "mine")
+    model.add(".")
+    assert model.memory.sources[-1]["name"] == "mine"
+
+
+def test_a_fit_can_be_repeated_in_its_folder_and_labels_may_be_numbers_from_one(tmp_path):
+    pixels, labels = np.concatenate([of_class(label, 3) for label in (1, 2)]), np.repeat([1, 2], 3)
+    settings = {"workdir": tmp_path / "w", "train__epochs": 0.0, **SETTINGS}
+    first, again = (rac_jax.fit(pixels, labels, **settings) for _ in range(2))
+    assert first.classes == again.classes == ("1", "2") and again.memory.rows == first.memory.rows
+    with pytest.raises(ValueError, match="holds a run on other images; use another workdir, or those images"):
+        rac_jax.fit(255 - pixels, labels, **settings)
+    assert [path.name for path in (tmp_path / "w" / "images").iterdir()] == ["train"]
+    same(rac_jax.load(tmp_path / "w", mesh__data=1).predict(pixels[:1]), first.predict(pixels[:1]))
