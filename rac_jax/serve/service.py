@@ -77,7 +77,7 @@ class Service:
     ):
         self.model, self.metrics, self._sets = model, Metrics(), sets
         self._nonce = secrets.token_hex(4)  # browsers keep pictures, perhaps of another run at the same address
-        self._size, self._most_pixels = model.config.data.image_size, most_pixels
+        self._decoded = uploads.Decoder(model.config.data.image_size, most_pixels)
         self._transform, self._nothing = data.eval_transform(model.config), np.random.default_rng(0)
         sizes = worthwhile({size: model.live.answering.seconds(size) for size in model.live.warm_up(most_batch)})
         self._batcher = Batcher(self._pixels, self._answers, sizes, most_waiting=MOST_WAITING)
@@ -150,10 +150,9 @@ class Service:
     async def teach(self, upload: Upload, label: str | None, text: str, source: str | None) -> dict[str, Any]:
         """Add an image to a source of the memory, or to the one of taught images; returns its row."""
         _ = self.memory
-        image = await self.in_thread(self._decoded, upload)
 
         def add() -> dict[str, Any]:
-            row = self.model.teach(image, label, text=text, source=source)
+            row = self.model.teach(self._decoded(upload), label, text=text, source=source)
             return {"row": row, **self.memory.row(row)}  # before the next edit, which may copy it elsewhere
 
         return await self.edit(add)
@@ -194,9 +193,6 @@ class Service:
                     self._measure()
             except (OSError, ValueError) as error:
                 logging.warning("the memory was changed and cannot be read (%s); answers are from before", error)
-
-    def _decoded(self, upload: Upload) -> np.ndarray:
-        return uploads.pixels(upload, self._size, self._most_pixels)
 
     def _pixels(self, upload: Upload) -> np.ndarray:
         return self._transform(self._decoded(upload), self._nothing)
