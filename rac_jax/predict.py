@@ -143,7 +143,7 @@ def describe(answer: Answer, neighbours: int) -> str:
         lines.append(f"  {len(answer['labels'])} labels in the set: " + ", ".join(answer["labels"]))
     if found := answer.get("neighbours"):
         lines.append(f"  neighbours: {sum(n['supports'] for n in found)} of {len(found)} have this label")
-        if answer["familiarity"] < UNFAMILIAR:
+        if answer.get("familiarity", 1.0) < UNFAMILIAR:
             lines.append(
                 f"  unlike the memory: {100 * answer['familiarity']:.1f} % of held-out images have no nearer rows"
             )

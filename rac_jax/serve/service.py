@@ -184,6 +184,7 @@ class Service:
 
     async def follow(self) -> None:
         """Read the memory again when another command has changed it, and give back what is free; until cancelled."""
+        said = ""
         for second in itertools.count(1):
             await asyncio.sleep(FOLLOWED)
             if second % TRIMMED == 0:
@@ -191,8 +192,10 @@ class Service:
             try:
                 if await asyncio.get_running_loop().run_in_executor(self._editor, self.model.live.refresh):
                     self._measure()
-            except (OSError, ValueError) as error:
-                logging.warning("the memory was changed and cannot be read (%s); answers are from before", error)
+            except Exception as error:  # whatever it is, the next look may succeed
+                if repr(error) != said:
+                    logging.warning("the memory was changed and cannot be read (%r); answers are from before", error)
+                said = repr(error)
 
     def _pixels(self, upload: Upload) -> np.ndarray:
         return self._transform(self._decoded(upload), self._nothing)

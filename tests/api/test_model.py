@@ -10,10 +10,11 @@ from PIL import Image
 
 import rac_jax
 from rac_jax import data, predict
+from rac_jax.api.live import Live
 from rac_jax.config import ConfigError
 from rac_jax.data.decode import BadImage
 from rac_jax.data.sets import digits
-from rac_jax.memory import build
+from rac_jax.memory import build, edit
 from rac_jax.memory.manifest import BadMemory
 from rac_jax.runtime import workdirs
 from tests import tiny
@@ -366,3 +367,39 @@ def test_a_fit_can_be_repeated_in_its_folder_and_labels_may_be_numbers_from_one(
         rac_jax.fit(255 - pixels, labels, **settings)
     assert [path.name for path in (tmp_path / "w" / "images").iterdir()] == ["train"]
     same(rac_jax.load(tmp_path / "w", mesh__data=1).predict(pixels[:1]), first.predict(pixels[:1]))
+
+
+def test_a_single_row_leaves_familiarity_out_and_without_rows_there_are_no_neighbours(model):
+    image = of_class(NEW, 1)[0]
+    model.teach(image, "eight")
+    assert 0 < model.predict(image)["familiarity"] < 1
+    model.disable("train")
+    answer = model.predict(image)
+    assert "familiarity" not in answer and len(answer["neighbours"]) == 1
+    text = predict.describe({"image": "a.png", **answer}, 3)
+    assert "1 of 1" in text and "unlike" not in text
+    with edit.editing(model.workdir / "memory") as editor:  # as another command does
+        editor.set_state("taught", "disabled")
+    assert model.live.refresh()
+    answer = model.predict(image)
+    assert "familiarity" not in answer and answer["neighbours"] == []
+
+
+def test_a_memory_that_could_not_be_read_is_read_again(model, monkeypatch):
+    with edit.editing(model.workdir / "memory") as editor:
+        editor.rename("train", "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "opened", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model.live.refresh()
+    assert model.live.refresh() and model.memory.sources[0]["name"] == "first"
+    assert not model.live.refresh()
+
+
+def test_an_edit_while_a_run_is_loaded_is_noticed(model):
+    opened = model.live.answering
+    with edit.editing(model.workdir / "memory") as editor:
+        editor.rename("train", "first")
+    live = Live(opened)
+    assert live.refresh() and live.answering.run.retriever.memory.manifest.sources[0].name == "first"
+    assert not live.refresh() and not Live(live.answering).refresh()
