@@ -339,4 +339,11 @@ class Model:
     def save(self, folder: str | Path, *, with_encoder: bool = False) -> None:
         """Copy the run to a new folder, which `load` opens on any machine; see rac_jax/export."""
         memory = self._run.retriever.memory.folder if self._run.retriever else None
-        export.write(self.workdir, Path(folder), with_encoder=with_encoder, step=self.step, memory=memory)
+        export.write(
+            self.workdir,
+            Path(folder),
+            with_encoder=with_encoder,
+            step=self.step,
+            memory=memory,
+            weights_dir=self.config.weights_dir,
+        )
