@@ -46,19 +46,21 @@ def worthwhile(seconds: Mapping[int, float]) -> list[int]:
     return [size for size in sorted(speed) if size <= best]
 
 
-def number_of(memory: Memory, row: int, image: str = "") -> int:
+def number_of(memory: Memory, row: int, image: str = "", *, renumbered: bool = False) -> int:
     """The number that a row has now; Refused if there is none.
 
     An edit may copy the rows of a source that were added one by one (memory/rows.py). A row that was copied is found by
-    its image reference, if only one row has it.
+    its image reference, if only one row has it. So is any row if rows were `renumbered` since its number was read.
     """
-    inside = memory.holds(row)
+    if renumbered and not image:
+        raise Refused(409, f"row {row} may have another number by now; name its image")
+    inside = memory.holds(row) and not renumbered
     if inside and image in ("", memory.images[row]):
         return row
-    copied = inside or not 0 <= row < len(memory) or memory.source_of(row)[0].is_gap  # and not removed
+    copied = renumbered or inside or not 0 <= row < len(memory) or memory.source_of(row)[0].is_gap  # and not removed
     found = []
     for source, rows in memory.manifest.slices() if image and copied else ():
-        if source.origin == BY_ROW and source.state != REMOVED:
+        if (source.origin == BY_ROW or renumbered) and source.state != REMOVED:
             found += [rows.start + place for place, own in enumerate(memory.images[rows]) if own == image]
     found = [number for number in found if memory.holds(number)]
     if len(found) > 1:
@@ -122,8 +124,12 @@ class Service:
             "rows": memory.rows if memory else 0,
             "memory": memory is not None,
             "coverage": self._sets.level if self._sets else None,
-            "keys": f"{self._nonce} {memory.numbering if memory else ''}".strip(),
+            "keys": self._keys(memory),
         }
+
+    def _keys(self, memory: MemoryView | None) -> str:
+        """Changes when row numbers do, and with every start of the server."""
+        return f"{self._nonce} {memory.numbering if memory else ''}".strip()
 
     async def predict(self, upload: Upload) -> Answer:
         """The answer for an image; BadImage if it is not usable."""
@@ -157,15 +163,19 @@ class Service:
 
         return await self.edit(add)
 
-    async def forget(self, row: int, image: str) -> dict[str, Any]:
-        """Remove a row; returns what it was. With `image`, its reference, it is found if it has another number."""
+    async def forget(self, row: int, image: str, keys: str = "") -> dict[str, Any]:
+        """Remove a row; returns what it was. With `image`, its reference, it is found if it has another number.
+
+        With other `keys` than those of now (see `description`), only the image tells which row it is.
+        """
 
         def remove() -> dict[str, Any]:
             self.model.live.refresh()
             run, memory = self.now()
             if memory is None or run.retriever is None:
                 raise BadMemory(NO_MEMORY)
-            number = number_of(run.retriever.memory, row, image)
+            renumbered = keys not in ("", self._keys(memory))
+            number = number_of(run.retriever.memory, row, image, renumbered=renumbered)
             self.model.forget(number)
             return {"row": number, **memory.row(number)}
 
