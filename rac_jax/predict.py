@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     sets = None
     run, params, stats, step = evaluate.restore(config, workdir, given.step)
     if given.coverage is not None:
-        sets = coverage.require(workdir, step).at(given.coverage)
+        sets = coverage.require(workdir, step, run.memory_record()["memory"]).at(given.coverage)
     broken = 0
     with tqdm(total=len(paths), unit="img", disable=not sys.stderr.isatty()) as bar:
         for answer in predict(run, params, stats, paths, sets):

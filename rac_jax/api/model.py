@@ -33,6 +33,7 @@ from rac_jax.api import fitting
 from rac_jax.api.fitting import Labels, Pictures
 from rac_jax.api.live import Live
 from rac_jax.calibration import coverage as coverages
+from rac_jax.calibration.coverage import LabelSets
 from rac_jax.data import evaluation, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.dataset import texts as class_texts
@@ -171,13 +172,17 @@ class Model:
           For many, a list of them; an unusable image has an `error` in place of these.
         """
         several, single = predict.sorted_out(images)
-        sets = None if coverage is None else coverages.require(self.workdir, self.step).at(coverage)
+        sets = None if coverage is None else self.sets(coverage)
         answers = list(predict.answers(self._answering, several, sets))
         if not single:
             return answers
         if "error" in answers[0]:
             raise BadImage(answers[0]["error"])
         return answers[0]
+
+    def sets(self, coverage: float) -> LabelSets:
+        """What decides which labels are in the sets of `predict`."""
+        return coverages.require(self.workdir, self.step, self._run.memory_record()["memory"]).at(coverage)
 
     def search(self, image: Picture, k: int = 10) -> list[Answer]:
         """The `k` images of the memory that are nearest to an image: label, text, similarity, source, image, row."""
@@ -339,11 +344,5 @@ class Model:
     def save(self, folder: str | Path, *, with_encoder: bool = False) -> None:
         """Copy the run to a new folder, which `load` opens on any machine; see rac_jax/export."""
         memory = self._run.retriever.memory.folder if self._run.retriever else None
-        export.write(
-            self.workdir,
-            Path(folder),
-            with_encoder=with_encoder,
-            step=self.step,
-            memory=memory,
-            weights_dir=self.config.weights_dir,
-        )
+        here: dict[str, Any] = {"memory": memory, "weights_dir": self.config.weights_dir}
+        export.write(self.workdir, Path(folder), with_encoder=with_encoder, step=self.step, **here)

@@ -17,7 +17,6 @@ from pathlib import Path
 from absl import app, flags, logging
 
 import rac_jax
-from rac_jax.calibration import coverage
 from rac_jax.runtime import commands, heap
 from rac_jax.runtime.interruption import Interrupted
 from rac_jax.serve.guard import Rules
@@ -54,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
         read_only=given.read_only or not writable,
         require_token=given.require_token,
     )
-    sets = coverage.require(model.workdir, model.step).at(given.coverage) if given.coverage is not None else None
+    sets = model.sets(given.coverage) if given.coverage is not None else None
     service = Service(model, most_batch=given.batch, most_pixels=round(1e6 * given.most_megapixels), sets=sets)
     server = uvicorn.Server(
         uvicorn.Config(

@@ -172,15 +172,17 @@ def test_nobody_else_edits_while_a_source_is_added(model, monkeypatch):
     assert free == [False, False] and model.memory.counts["eight"] == 2
 
 
-def test_sets_of_labels_grow_with_the_coverage_and_follow_the_memory(model):
+def test_sets_of_labels_grow_with_the_coverage_and_follow_the_memory(model, caplog):
     images = of_class(2, 6, "train")
     small, large = (model.predict(images, coverage=level) for level in (0.5, 0.9))
     for one, other in zip(small, large, strict=True):
         assert one["labels"][0] == one["label"] and set(one["labels"]) <= set(other["labels"]) <= set(model.classes)
     assert sum(len(a["labels"]) for a in small) < sum(len(a["labels"]) for a in large)
     assert set(model.predict(images[0], coverage=0.999)["labels"]) == set(model.classes)  # 60 images cannot promise it
+    assert "another memory" not in caplog.text
     model.add(of_class(NEW, 12), ["eight"] * 12, source="more")
     asked = model.predict(of_class(NEW, 10, "train"), coverage=0.9)
+    assert caplog.text.count("were calibrated with another memory") == 1
     assert np.mean(["eight" in a["labels"] for a in asked]) > 0.5
     (model.workdir / "coverage.json").unlink()
     with pytest.raises(ValueError, match=r"no coverage\.json for step \d+: sets of labels need held-out images"):
