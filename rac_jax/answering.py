@@ -135,7 +135,8 @@ class Answering:
         answer: Answer = {**voices[output], "voices": voices}
         if run.retriever is not None:
             rows, similarities = said["rows"][place], said["similarities"][place]
-            answer["familiarity"] = round(float(said["familiarity"][place]), 4)
+            if said["familiarity"] is not None:
+                answer["familiarity"] = round(float(said["familiarity"][place]), 4)
             answer["neighbours"] = neighbours(run.retriever.memory, rows, similarities, answer["label"])
         return answer
 

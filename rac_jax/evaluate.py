@@ -43,9 +43,10 @@ Covered = dict[
 def restore(config: ConfigDict, workdir: Path, step: int | None, *, split: str = "") -> tuple[Run, Any, Any, int]:
     """A step (None: the newest) of the run in `workdir`: the run, its parameters and statistics, and the step.
 
-    With a `split`, the data of the config are loaded to evaluate on. Otherwise no data set is read.
+    With a `split`, the data of the config are loaded to evaluate on; they may be others than those of training.
+    Otherwise no data set is read.
     """
-    workdirs.check(config, workdir)
+    workdirs.check(config, workdir, free=("data.name",) if split else ())
     config = with_own_table(config, workdir)
     with Checkpoints.read(workdir) as checkpoints:
         checkpoints.require(step)

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     sets = None
     run, params, stats, step = evaluate.restore(config, workdir, given.step)
     if given.coverage is not None:
-        sets = coverage.require(workdir, step).at(given.coverage)
+        sets = coverage.require(workdir, step, run.memory_record()["memory"]).at(given.coverage)
     broken = 0
     with tqdm(total=len(paths), unit="img", disable=not sys.stderr.isatty()) as bar:
         for answer in predict(run, params, stats, paths, sets):
@@ -143,7 +143,7 @@ def describe(answer: Answer, neighbours: int) -> str:
         lines.append(f"  {len(answer['labels'])} labels in the set: " + ", ".join(answer["labels"]))
     if found := answer.get("neighbours"):
         lines.append(f"  neighbours: {sum(n['supports'] for n in found)} of {len(found)} have this label")
-        if answer["familiarity"] < UNFAMILIAR:
+        if answer.get("familiarity", 1.0) < UNFAMILIAR:
             lines.append(
                 f"  unlike the memory: {100 * answer['familiarity']:.1f} % of held-out images have no nearer rows"
             )

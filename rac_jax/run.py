@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from rac_jax.retrieval.knowledge import Classes
 from rac_jax.retrieval.retriever import Retriever
 from rac_jax.retrieval.tokenizers import Tokenizer
 
-ENCODER, VOCABULARY = "encoder", "vocabulary"  # folders of an exported run: E's weights, and the words that T knows
+ENCODER, VOCABULARY = "encoder", "vocabulary"  # folders of a run: E's weights (of an export), and the words of T
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # hashed by identity, so that compiled steps can be cached by run
@@ -252,8 +254,20 @@ def memory_folder(config: ConfigDict, workdir: Path) -> Path:
     return Path(config.memory.dir) if config.memory.dir else workdir / "memory"
 
 
+def keep_vocabulary(config: ConfigDict, workdir: Path) -> None:
+    """Keep the words of T with a run, which then answers without T's weights. Those of CLIP are in a package."""
+    folder, new = workdir / VOCABULARY, workdir / f"{VOCABULARY}.writing-{os.getpid()}"
+    if "text" in configs.roles(config) and config.model.text.name != "clip_text" and not folder.exists():
+        try:
+            tokenizers.keep(config, new)
+            if new.exists():
+                new.rename(folder)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
 def with_own_files(config: ConfigDict, workdir: Path) -> ConfigDict:
-    """The config with the files that an exported run brings along."""
+    """The config with the files that a run brings along: T's vocabulary, and E's weights if it was exported so."""
     config = config.copy_and_resolve_references()
     for folder, role in ((ENCODER, "encoder"), (VOCABULARY, "text")):
         if (workdir / folder).is_dir():

@@ -24,7 +24,7 @@ from rac_jax.data import pipeline, record
 from rac_jax.models.voices import LeftOut, Neighbours
 from rac_jax.report.tensorboard import TensorBoard
 from rac_jax.retrieval import feed
-from rac_jax.run import Run
+from rac_jax.run import Run, keep_vocabulary
 from rac_jax.runtime import monitor, processes, workdirs
 from rac_jax.runtime.interruption import Interrupted, Interruption
 from rac_jax.weights import parameters
@@ -38,6 +38,8 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
         record.start(config, dataset, workdir)
         config = tuning.with_tuned_encoder(config, workdir, functools.partial(train, evaluated=False))
         run = Run.from_config(config, workdir, dataset)
+        if processes.first():
+            keep_vocabulary(config, workdir)
         images = len(run.dataset.split("train"))
         tx = optimizer.from_config(config, images)
         like = abstract_state(run, tx)

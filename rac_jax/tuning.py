@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from rac_jax import config as configs
 from rac_jax import models, rules, weights
 from rac_jax.retrieval.cached import everybody
-from rac_jax.run import ENCODER, with_own_files
+from rac_jax.run import ENCODER
 from rac_jax.runtime import files, processes
 from rac_jax.weights import parameters
 
@@ -51,7 +51,9 @@ def with_tuned_encoder(config: ConfigDict, workdir: Path, train: Train) -> Confi
             with files.atomic(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, **arrays)
         processes.wait()
-    return with_own_files(config, workdir.resolve())
+    config = config.copy_and_resolve_references()
+    config.model.encoder.weights = str(path.resolve())
+    return config
 
 
 def stage(config: ConfigDict) -> ConfigDict:

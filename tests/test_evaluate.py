@@ -7,9 +7,11 @@ import jax
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 from rac_jax import config as configs
-from rac_jax import evaluate, predict, train
+from rac_jax import data, evaluate, predict, train
+from rac_jax.config import ConfigError
 from rac_jax.memory import columns, edit, manifest, store
 from rac_jax.memory import index as index_
 from rac_jax.retrieval import feed
@@ -149,6 +151,25 @@ def test_a_class_that_only_the_memory_has_is_answered_and_goes_with_its_rows(tra
     for voice in before:
         np.testing.assert_array_equal(after[voice][0], before[voice][0])
         np.testing.assert_allclose(after[voice][1], before[voice][1], rtol=1e-5)
+
+
+def test_a_run_is_evaluated_on_a_folder_of_its_classes(trained, copy, tmp_path):
+    split = data.load(instant()).split("test")
+    for number in np.unique(split.labels, return_index=True)[1]:  # an image of each class
+        folder = tmp_path / "photos" / data.load(instant()).class_names[split.labels[number]]
+        folder.mkdir(parents=True)
+        Image.fromarray(split.images[number]).save(folder / "1.png")
+    config = instant()
+    config.data.name, config.data.root = "folder", str(tmp_path / "photos")
+    evaluate.evaluate_checkpoint(config, copy, step=None, split="test")
+    found = table(copy)
+    assert found["images"] == 10 and found["voices"]["rac"]["all"] >= 0.5
+    config.memory.k = 3  # other settings are still refused
+    with pytest.raises(ConfigError, match=r"holds a run with other settings:\n  memory\.k: 9 there, 3 now\n"):
+        evaluate.evaluate_checkpoint(config, copy, step=None, split="test")
+    config.memory.k = 9
+    with pytest.raises(ConfigError, match=r"data\.name: 'digits' there, 'folder' now"):
+        train.train(config, copy)
 
 
 def test_rows_added_to_a_class_move_its_prototype_and_its_count(trained, copy):

@@ -1,8 +1,11 @@
 """What `rac_jax.fit` is given (images, labels, config fields) as the config of a run."""
 
 import difflib
+import filecmp
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,16 @@ from PIL import Image
 from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.config import ConfigError
+from rac_jax.data import record
 from rac_jax.data.reading import pixels_of, read_bytes
 from rac_jax.evaluate import IMAGES
-from rac_jax.predict import Picture
+from rac_jax.predict import Picture, sorted_out
 from rac_jax.runtime import files
 from rac_jax.weights.catalogue import ENTRIES
 
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 
+Labels = Iterable[Any]  # one for each image, or that of a single image
 Pictures = str | Path | np.ndarray | jax.Array | Iterable[Picture]  # a folder, a table, or images
 
 
@@ -49,7 +54,7 @@ def adapt(config: ConfigDict, given: set[str]) -> None:
         config.eval.split = "train"
 
 
-def check(config: ConfigDict, given: set[str], source: Pictures, labels: Sequence[Any] | None) -> None:
+def check(config: ConfigDict, given: set[str], source: Pictures, labels: Labels | None) -> None:
     """Refuse fields that the source decides, and another E without its weights."""
     is_folder = isinstance(source, str | Path) and Path(source).expanduser().is_dir()
     decided = {"data.name", "data.root"} if is_folder or labels is not None else {"data.name"}
@@ -64,12 +69,12 @@ def check(config: ConfigDict, given: set[str], source: Pictures, labels: Sequenc
         )
 
 
-def named(source: Pictures, labels: Sequence[Any] | None, folder: Path) -> tuple[str, str]:
+def named(source: Pictures, labels: Labels | None, folder: Path) -> tuple[str, str]:
     """What `rac_jax.fit` is given, as config.data.name and config.data.root; images are written below `folder`."""
     if labels is not None:
         if isinstance(source, str | Path):
             raise ValueError("labels go with images; a folder or a table has its own")
-        return f"table:{write_images(source, labels, folder / IMAGES / 'train')}", ""
+        return f"table:{_kept_images(source, labels, folder)}", ""
     if not isinstance(source, str | Path):
         raise ValueError("images need labels: fit(images, labels)")
     path = Path(source).expanduser()
@@ -80,8 +85,44 @@ def named(source: Pictures, labels: Sequence[Any] | None, folder: Path) -> tuple
     return str(source), ""
 
 
-def write_images(images: Iterable[Picture], labels: Iterable[Any], folder: Path) -> Path:
+def _kept_images(images: Pictures, labels: Labels, workdir: Path) -> Path:
+    """The table of the images in a run's folder. A run that was trained on other images keeps its own."""
+    folder = workdir / IMAGES / "train"
+    new = folder.with_name(f"train.writing-{os.getpid()}")
+    try:
+        table = write_images(images, labels, new).name
+        if not (workdir / record.FILE).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            new.rename(folder)
+        elif not _same_files(folder, new):
+            raise record.OtherData(f"{workdir} holds a run on other images; use another workdir, or those images")
+        return folder / table
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _same_files(folder: Path, other: Path) -> bool:
+    """Whether two folders have the same files."""
+    names = sorted(path.name for path in other.iterdir())
+    there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return there == names and all(filecmp.cmp(folder / name, other / name, shallow=False) for name in names)
+
+
+def one_for_each(images: Pictures, labels: Labels) -> tuple[Iterable[Picture], Iterable[Any]]:
+    """Images and their labels, one for each. A single image may have its label alone."""
+    if isinstance(images, str | Path) and (Path(images).is_dir() or Path(images).suffix.lower() in TABLES):
+        raise ValueError("labels go with images; a folder or a table has its own")
+    several, single = sorted_out(images)
+    if single and (isinstance(labels, str) or not isinstance(labels, Iterable)):
+        labels = [labels]
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise ValueError(f"labels is {labels!r}; several images need a list with a label for each")
+    return several, labels
+
+
+def write_images(images: Pictures, labels: Labels, folder: Path) -> Path:
     """Images and labels as files and a table of them. Files are copied as they are, other images become PNGs."""
+    images, labels = one_for_each(images, labels)
     lines = []
     with files.writing(folder):
         folder.mkdir(parents=True)

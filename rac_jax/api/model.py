@@ -16,7 +16,7 @@ import hashlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, overload
 
@@ -30,9 +30,10 @@ from rac_jax import config as configs
 from rac_jax import data, evaluate, predict, rules, train
 from rac_jax.answering import Answer, Answering, neighbours
 from rac_jax.api import fitting
-from rac_jax.api.fitting import Pictures
+from rac_jax.api.fitting import Labels, Pictures
 from rac_jax.api.live import Live
 from rac_jax.calibration import coverage as coverages
+from rac_jax.calibration.coverage import LabelSets
 from rac_jax.data import evaluation, record
 from rac_jax.data.dataset import Dataset
 from rac_jax.data.dataset import texts as class_texts
@@ -67,9 +68,7 @@ def load(workdir: str | Path, *, step: int | None = None, **fields: Any) -> "Mod
     return Model(run, params, stats, step=step, workdir=workdir)
 
 
-def fit(
-    source: Pictures, labels: Sequence[Any] | None = None, *, workdir: str | Path | None = None, **fields: Any
-) -> "Model":
+def fit(source: Pictures, labels: Labels | None = None, *, workdir: str | Path | None = None, **fields: Any) -> "Model":
     """Make a model of your images: encode them once, then train for seconds.
 
     Unless the source has a test split of its own, a share of the images (data__test_share=0.2) is held out, for
@@ -173,13 +172,17 @@ class Model:
           For many, a list of them; an unusable image has an `error` in place of these.
         """
         several, single = predict.sorted_out(images)
-        sets = None if coverage is None else coverages.require(self.workdir, self.step).at(coverage)
+        sets = None if coverage is None else self.sets(coverage)
         answers = list(predict.answers(self._answering, several, sets))
         if not single:
             return answers
         if "error" in answers[0]:
             raise BadImage(answers[0]["error"])
         return answers[0]
+
+    def sets(self, coverage: float) -> LabelSets:
+        """What decides which labels are in the sets of `predict`."""
+        return coverages.require(self.workdir, self.step, self._run.memory_record()["memory"]).at(coverage)
 
     def search(self, image: Picture, k: int = 10) -> list[Answer]:
         """The `k` images of the memory that are nearest to an image: label, text, similarity, source, image, row."""
@@ -192,7 +195,7 @@ class Model:
         found = neighbours(memory, rows[0], near[0], None)
         return [{name: value for name, value in row.items() if name != "supports"} for row in found]
 
-    def evaluate(self, on: Pictures | None = None, labels: Sequence[Any] | None = None) -> dict[str, Any]:
+    def evaluate(self, on: Pictures | None = None, labels: Labels | None = None) -> dict[str, Any]:
         """The accuracy of each voice, by group of classes: {"rac": {"all": 0.9, "few": 0.8, …}, …}.
 
         If the run has sets of labels, also how often they hold the true one, and how many labels they have on average:
@@ -220,17 +223,15 @@ class Model:
         counts, _ = evaluate.answers(run, self._answering.params, self._answering.stats, split, sets)
         return evaluate.accuracies(run, counts) | ({"coverage": evaluate.covered(run, sets)} if sets else {})
 
-    def _read(self, what: Pictures, labels: Sequence[Any] | None, folder: Path) -> Dataset:
+    def _read(self, what: Pictures, labels: Labels | None, folder: Path) -> Dataset:
         """A folder, a table or images with labels as the split `test` of a data set."""
         content = self._content(what, labels, folder, "test")
         assert content.split is not None
         return Dataset(content.origin, content.class_names, class_texts(content.class_names), {"test": content.split})
 
-    def _content(self, what: Pictures, labels: Sequence[Any] | None, folder: Path, split: str) -> sources.Content:
+    def _content(self, what: Pictures, labels: Labels | None, folder: Path, split: str) -> sources.Content:
         """What a folder, a table or images with labels bring; images are written to `folder`."""
         if labels is not None:
-            if isinstance(what, str | Path):
-                what, labels = [Path(what)], [labels]
             what = fitting.write_images(what, labels, folder)
         if not isinstance(what, str | Path):
             raise ValueError("images need labels, one for each")
@@ -240,7 +241,7 @@ class Model:
             raise FileNotFoundError(f"{path} is neither a folder nor a table ({', '.join(fitting.TABLES)})")
         return sources.read(self.config, f"{kind}:{path.resolve()}", root="", split=split, classes="", texts="")
 
-    def add(self, what: Pictures, labels: Sequence[Any] | None = None, *, source: str | None = None) -> None:
+    def add(self, what: Pictures, labels: Labels | None = None, *, source: str | None = None) -> None:
         """Add images to the memory, as a source of this name; classes may be new.
 
         Args:
@@ -249,12 +250,12 @@ class Model:
           source: a name for them; by default that of the folder or table.
         """
         if source is None:
-            source = Path(what).stem if isinstance(what, str | Path) and labels is None else "added"
+            source = Path(what).resolve().stem if isinstance(what, str | Path) and labels is None else "added"
         with self.live.editing:
-            self._add(what, labels, source)
+            self._add(what, labels, str(source))
             self.live.reopen()
 
-    def _add(self, what: Pictures, labels: Sequence[Any] | None, source: str) -> None:
+    def _add(self, what: Pictures, labels: Labels | None, source: str) -> None:
         run, memory = self._run, self._retriever().memory
         if any(s.name == source and s.state != manifest.REMOVED for s in memory.manifest.sources):
             raise BadMemory(f"there is a source {source!r} already; choose another name, or remove it first")
@@ -281,25 +282,27 @@ class Model:
         free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(taken) + 3))) if n not in taken)
         return self.workdir / IMAGES / free
 
-    def teach(self, image: Picture, label: str | None = None, *, text: str = "", source: str | None = None) -> int:
+    def teach(self, image: Picture, label: Any = None, *, text: str = "", source: str | None = None) -> int:
         """Add one image to the memory, with a label, a text or both, and keep a thumbnail of it. Returns its row.
 
         The source is begun with its first row; one that was added as a whole takes no rows. By default it is "taught",
         or "taught 2" if a source of that name was added as a whole.
         """
-        if not label and not text:
+        label = None if label is None else str(label) or None
+        if label is None and not text:
             raise ValueError("a row needs a label or a text")
         config = self._run.config
         shown = data.plain_transform(config)(predict.read(image, config.data.image_size), np.random.default_rng(0))
         row = rows.Row(
             key=self._answering.keys([shown])[0],
-            text=text or class_texts([label or ""])[0],
-            label=label or None,
+            text=str(text or class_texts([label or ""])[0]),
+            label=label,
             image=hashlib.sha256(shown.tobytes()).hexdigest()[:24],
             jpeg=thumbnails.encode(shown, max(config.memory.thumbnails, thumbnails.SIDE)),
         )
         with self.live.edited() as editor:
-            return rows.add(editor, source or rows.free_name(editor.manifest, TAUGHT), row)
+            name = rows.free_name(editor.manifest, TAUGHT) if source is None else str(source)
+            return rows.add(editor, name, row)
 
     def forget(self, row: int) -> None:
         """Remove one row from the memory. It stays on the disk until `python -m rac_jax.memory compact`."""
@@ -341,4 +344,5 @@ class Model:
     def save(self, folder: str | Path, *, with_encoder: bool = False) -> None:
         """Copy the run to a new folder, which `load` opens on any machine; see rac_jax/export."""
         memory = self._run.retriever.memory.folder if self._run.retriever else None
-        export.write(self.workdir, Path(folder), with_encoder=with_encoder, step=self.step, memory=memory)
+        here: dict[str, Any] = {"memory": memory, "weights_dir": self.config.weights_dir}
+        export.write(self.workdir, Path(folder), with_encoder=with_encoder, step=self.step, **here)

@@ -73,11 +73,13 @@ class Counts:
 
 @dataclasses.dataclass
 class Expected:
-    """Rows that were taught: their pictures by reference, and where they are."""
+    """Rows that were taught, by the reference of their pictures, and the states of sources that were switched."""
 
     present: dict[str, int] = dataclasses.field(default_factory=dict)  # confirmed: reference -> row
     uncertain: set[str] = dataclasses.field(default_factory=set)  # being removed when the server was killed
     gone: set[str] = dataclasses.field(default_factory=set)  # confirmed to be removed
+    states: dict[str, str] = dataclasses.field(default_factory=dict)  # confirmed: source -> state
+    switching: set[str] = dataclasses.field(default_factory=set)  # sources that are being switched
     under_way: int = 0  # edits that were sent and not answered
 
 
@@ -110,6 +112,10 @@ def _verify(folder: Path, expected: Expected) -> None:
     missing = [name for name in expected.present if name not in there] + sorted(expected.gone & set(there))
     if missing:
         raise RuntimeError(f"{len(missing)} confirmed edits are missing, as that of {missing[0]}")
+    states = {source.name: source.state for source in memory.manifest.sources}
+    for name, state in expected.states.items():
+        if states.get(name) != state:
+            raise RuntimeError(f"source {name} is {states.get(name, 'missing')}, and {state} was confirmed")
     taught = {name for name, row in there.items() if memory.source_of(row)[0].name in SOURCES}
     expected.present = {name: there[name] for name in taught}  # with those that were written and not yet confirmed
     expected.uncertain.clear()
@@ -195,7 +201,8 @@ async def _edit(client: Client, image: bytes, counts: Counts, expected: Expected
 
 async def _change(client: Client, image: bytes, counts: Counts, expected: Expected, dice: random.Random) -> None:
     choice = dice.random()
-    if choice < 0.55 or not expected.present:
+    free = [source for source in SOURCES if source not in expected.switching]
+    if choice < 0.55 or not (expected.present and free):
         path = f"/api/rows?label=class{dice.randrange(12)}&source={dice.choice(SOURCES)}"
         status, body = await client.ask("POST", path, _another(image, dice))
         if _expect(counts, (status, body), (201, 409), path) and status == 201:
@@ -213,9 +220,17 @@ async def _change(client: Client, image: bytes, counts: Counts, expected: Expect
             expected.gone.add(name)
             counts.edits += 1
     else:
-        path = f"/api/sources/{dice.choice(SOURCES)}/{dice.choice(('disable', 'enable', 'enable'))}"
-        status, body = await client.ask("POST", path)
-        counts.edits += _expect(counts, (status, body), (200, 404), path) and status == 200
+        source, change = dice.choice(free), dice.choice(("disable", "enable", "enable"))
+        path = f"/api/sources/{source}/{change}"
+        expected.states.pop(source, None)  # not known if the server is killed before it answers
+        expected.switching.add(source)
+        try:
+            status, body = await client.ask("POST", path)
+        finally:
+            expected.switching.remove(source)
+        if _expect(counts, (status, body), (200, 404), path) and status == 200:
+            expected.states[source] = f"{change}d"
+            counts.edits += 1
 
 
 def _expect(counts: Counts, found: tuple[int, bytes], wanted: int | tuple[int, ...], what: str) -> bool:

@@ -10,11 +10,13 @@ under the prior p(y), and less for a run whose loss (LACE) adjusts for the prior
 """
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from rac_jax.runtime import files
 
@@ -150,12 +152,24 @@ def read(workdir: Path, step: int | None = None) -> Coverage | None:
     return found if step in (None, found.step) else None
 
 
-def require(workdir: Path, step: int) -> Coverage:
-    """The same, or an error that says what would make it."""
+def require(workdir: Path, step: int, memory: str | None) -> Coverage:
+    """The same, or an error that says what would make it. Another `memory` (its fingerprint) is warned of."""
     found = read(workdir, step)
     if found is None:
         raise ValueError(
             f"{workdir} has no {FILE} for step {step}: sets of labels need held-out images. Training keeps it for data "
             "with a split val (data.val_share), and for voices that need E's keys only (vote, prototype)"
         )
+    if found.memory != memory:
+        _warn_of_other_memory(workdir, memory)
     return found
+
+
+@functools.cache  # once for each state of the memory
+def _warn_of_other_memory(workdir: Path, memory: str | None) -> None:
+    logging.warning(
+        "the sets of labels of %s were calibrated with another memory (%s): they may hold the true label more or less "
+        "often than asked",
+        workdir,
+        FILE,
+    )

@@ -4,7 +4,12 @@ Ordinary JPEGs are decoded by simplejpeg, which gives Pillow's pixels in half th
 CMYK, what simplejpeg refuses) is decoded by Pillow.
 """
 
+import contextlib
 import io
+import itertools
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import simplejpeg
@@ -15,6 +20,10 @@ Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # Pillow would warn about photographs of 10
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more, some with other programs
 
 JPEG_START = b"\xff\xd8\xff"
+MOST_SCANS = 100  # of a JPEG; usual ones have 1 to 10. Each of them is decoded at full size, in however few bytes
+MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # those of entropy-coded data are left out
+STANDALONE, END, SCAN = 0x01, 0xD9, 0xDA  # markers of a JPEG; all but the first two have a length
+TILE = 1024  # an image is converted in squares of this side, because what lies between needs up to 30 bytes a pixel
 ORIENTATION = 0x0112  # EXIF's tag
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
 # EXIF orientation -> how to turn the stored pixels upright.
@@ -33,27 +42,36 @@ class BadImage(ValueError):
     """An image that cannot be used: unreadable, cut short, or a decompression bomb."""
 
 
-def decode(encoded: bytes, name: str, enough: int = 0, most_pixels: int = MAX_PIXELS) -> np.ndarray:
+Gate = Callable[[int], AbstractContextManager]  # entered to decode so many pixels; it may wait
+
+
+def _open(pixels: int) -> AbstractContextManager:
+    return contextlib.nullcontext()
+
+
+def decode(encoded: bytes, name: str, enough: int = 0, most_pixels: int = MAX_PIXELS, gate: Gate = _open) -> np.ndarray:
     """The image as a viewer would show it: uint8 [H, W, 3]. `name` is for the error.
 
     A JPEG is decoded at 1/8, 1/4 or 1/2 of its size if both sides then still have `enough` pixels
     (0 = never): far less work for a large photograph. Resized to half of `enough`, the result is off
     by about one grey level on average. Other fractions would be off by three.
 
-    An image of more than `most_pixels` is a BadImage, found by its header.
+    An image of more than `most_pixels` is a BadImage, found by its header. Pixels are decoded inside `gate`.
     """
     try:
         if encoded.startswith(JPEG_START):
-            image = _decode_jpeg(encoded, enough, most_pixels)
+            if encoded.count(b"\xff\xda") > MOST_SCANS:  # quick, and counts too many rather than too few
+                _refuse_scans(encoded)
+            image = _decode_jpeg(encoded, enough, most_pixels, gate)
             if image is not None:
                 return image
-        return _decode_any(encoded, most_pixels)
+        return _decode_any(encoded, most_pixels, gate)
     except Exception as error:  # Pillow's decoders raise almost anything
         reason = "of no known format" if isinstance(error, UnidentifiedImageError) else str(error).replace("\n", " ")
         raise BadImage(f"{name}: not a usable image ({reason or type(error).__name__})") from error
 
 
-def _decode_jpeg(encoded: bytes, enough: int, most_pixels: int) -> np.ndarray | None:
+def _decode_jpeg(encoded: bytes, enough: int, most_pixels: int, gate: Gate) -> np.ndarray | None:
     """The pixels, or None where Pillow has to try."""
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(encoded)
@@ -62,7 +80,8 @@ def _decode_jpeg(encoded: bytes, enough: int, most_pixels: int) -> np.ndarray | 
         _refuse_bomb(width, height, most_pixels)
         part = next((n for n in (8, 4, 2) if enough and min(width, height) >= n * enough), 1)
         least = {"min_height": -(-height // part), "min_width": -(-width // part)} if part > 1 else {}
-        image = simplejpeg.decode_jpeg(encoded, "RGB", **least)
+        with gate(width * height):
+            image = simplejpeg.decode_jpeg(encoded, "RGB", **least)
     except ValueError:
         return None
     if b"Exif\0\0" not in encoded[:4096]:
@@ -72,22 +91,33 @@ def _decode_jpeg(encoded: bytes, enough: int, most_pixels: int) -> np.ndarray | 
     return np.ascontiguousarray(turn(image)) if turn else image
 
 
-def _decode_any(encoded: bytes, most_pixels: int) -> np.ndarray:
+def _decode_any(encoded: bytes, most_pixels: int, gate: Gate) -> np.ndarray:
     with Image.open(io.BytesIO(encoded), formats=FORMATS) as picture:
         _refuse_bomb(*picture.size, most_pixels)
-        return upright_pixels(picture)
+        with gate(picture.width * picture.height):
+            return upright_pixels(picture)
 
 
 def upright_pixels(picture: Image.Image) -> np.ndarray:
     """A picture of Pillow as a viewer would show it: uint8 [H, W, 3]."""
-    upright = ImageOps.exif_transpose(picture)
+    upright = picture  # exif_transpose copies
+    if picture.getexif().get(ORIENTATION, 1) != 1:
+        upright = ImageOps.exif_transpose(picture)
     if upright.mode[0] in "IF":  # 16 or 32 bits per pixel: Pillow's own conversion would clip instead of scaling
         return np.repeat(eight_bits(np.asarray(upright))[..., None], 3, axis=-1)
-    if upright.has_transparency_data:  # on white, as a page shows it
-        layer = upright.convert("RGBA")
-        ground = Image.new("RGBA", layer.size, "white")
-        return np.asarray(Image.alpha_composite(ground, layer).convert("RGB"))
-    return np.asarray(upright.convert("RGB"))
+    pixels = np.empty((upright.height, upright.width, 3), np.uint8)
+    for top, left in itertools.product(range(0, upright.height, TILE), range(0, upright.width, TILE)):
+        tile = upright.crop((left, top, min(left + TILE, upright.width), min(top + TILE, upright.height)))
+        pixels[top : top + TILE, left : left + TILE] = np.asarray(_on_white(tile).convert("RGB"))
+    return pixels
+
+
+def _on_white(picture: Image.Image) -> Image.Image:
+    """A picture that may be transparent as a page shows it."""
+    if not picture.has_transparency_data:
+        return picture
+    layer = picture.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
 
 
 def eight_bits(grey: np.ndarray) -> np.ndarray:
@@ -108,7 +138,11 @@ def eight_bits(grey: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"pixels from {low:g} to {high:g}, where 0 to 1 or 0 to at most 65535 can be read; save it with 8 bits"
         )
-    return np.rint(np.clip(grey.astype(np.float64) / white, 0, 1) * 255).astype(np.uint8)
+    flat, scaled = grey.reshape(-1), np.empty(grey.size, np.uint8)
+    for start in range(0, grey.size, TILE**2):
+        part = flat[start : start + TILE**2].astype(np.float64) / white
+        scaled[start : start + TILE**2] = np.rint(np.clip(part, 0, 1) * 255)
+    return scaled.reshape(grey.shape)
 
 
 def _refuse_bomb(width: int, height: int, most_pixels: int) -> None:
@@ -116,5 +150,17 @@ def _refuse_bomb(width: int, height: int, most_pixels: int) -> None:
         raise BombError(f"{width} × {height} pixels; at most {most_pixels:,} are decoded")
 
 
+def _refuse_scans(encoded: bytes) -> None:
+    """Refuse a JPEG of many scans, by walking through its markers. Those of a thumbnail inside it are passed over."""
+    place = scans = 0
+    while (found := MARKER.search(encoded, place + 2)) and found[1][0] != END:
+        place, kind = found.start(), found[1][0]
+        if kind != STANDALONE:
+            place += int.from_bytes(encoded[place + 2 : place + 4])
+        scans += kind == SCAN
+        if scans > MOST_SCANS:
+            raise BombError(f"a JPEG of more than {MOST_SCANS} scans; save it again")
+
+
 class BombError(RuntimeError):
-    """Too many pixels."""
+    """Too many pixels, or too much work for them."""

@@ -17,6 +17,7 @@ flags.DEFINE_string("workdir", None, "The run's folder.")
 flags.DEFINE_string("to", None, "The new folder.")
 flags.DEFINE_bool("with_encoder", False, "Copy E's weights too.")
 flags.DEFINE_alias("with-encoder", "with_encoder")
+flags.DEFINE_string("weights_dir", None, "Where weights lie; default as the run's config says.")
 flags.DEFINE_integer("step", None, "The checkpoint; default the newest.")
 
 
@@ -24,7 +25,13 @@ def main(argv: Sequence[str]) -> None:
     given = flags.FLAGS
     if not given.workdir or not given.to or len(argv) > 1:
         raise app.UsageError(f"name a --workdir and a new folder --to\n\n{__doc__}")
-    folder.write(Path(given.workdir), Path(given.to), with_encoder=given.with_encoder, step=given.step)
+    folder.write(
+        Path(given.workdir),
+        Path(given.to),
+        with_encoder=given.with_encoder,
+        step=given.step,
+        weights_dir=given.weights_dir or "",
+    )
     size = sum(path.stat().st_size for path in Path(given.to).rglob("*") if path.is_file())
     print(f"{given.to}: {size / 1e6:.1f} MB; python -m rac_jax.predict --workdir={given.to} IMAGE…")
 

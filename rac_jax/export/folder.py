@@ -21,15 +21,22 @@ from rac_jax.retrieval import familiarity, tokenizers
 from rac_jax.run import ENCODER, VOCABULARY, memory_folder
 from rac_jax.runtime import checksums, files, workdirs
 from rac_jax.weights import tensor_files
+from rac_jax.weights.catalogue import ENTRIES
 
 HERE = (  # paths of this machine
     "weights_dir", "compiled", "data.root", "data.lists", "memory.dir", "memory.cache", "memory.kept_keys",
 )  # fmt: skip
-VOCABULARIES = ("vocab.txt", "tokenizer.json")
+ROLES = ("base", "encoder", "text")
 
 
 def write(
-    workdir: Path, to: Path, *, with_encoder: bool = False, step: int | None = None, memory: Path | None = None
+    workdir: Path,
+    to: Path,
+    *,
+    with_encoder: bool = False,
+    step: int | None = None,
+    memory: Path | None = None,
+    weights_dir: str = "",
 ) -> None:
     """Export the run in `workdir`. The new folder appears when it is complete.
 
@@ -39,8 +46,10 @@ def write(
       with_encoder: copy E's weights too.
       step: the checkpoint; None for the newest.
       memory: the memory to copy, if it is not the run's own.
+      weights_dir: where weights lie on this machine, if not where the run's config says.
     """
     config = workdirs.read_config(workdir)
+    config.weights_dir = weights_dir or config.weights_dir
     with Checkpoints.read(workdir) as checkpoints:
         step = checkpoints.require(step)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -88,12 +97,14 @@ def _copy(
         if with_encoder or config.tune.share:
             _copy_encoder(config, workdir, new / ENCODER)
     _copy_vocabulary(config, workdir, new / VOCABULARY)
-    files.write_text(new / "README.md", card.text(config, trained_on, found, step, new))
     exported = config.copy_and_resolve_references()
+    for role in ROLES:
+        exported.model[role].weights = _name(config.model[role].weights)
     for name in HERE:
         parent, _, last = name.rpartition(".")
         (exported[parent] if parent else exported)[last] = ""
     exported.data.name = _own_table(config.data.name, workdir)
+    files.write_text(new / "README.md", card.text(exported, trained_on, found, step, new))
     workdirs.write_config(exported, new)
 
 
@@ -126,8 +137,13 @@ def _copy_memory(memory: Path, to: Path, images: Path) -> Manifest:
     moved = tuple(
         dataclasses.replace(s, root=_beside(s.root, images), origin=_without_folder(s.origin)) for s in found.sources
     )
-    manifest.write(to, dataclasses.replace(found, sources=moved))
+    manifest.write(to, dataclasses.replace(found, sources=moved, weights=_name(found.weights)))
     return found
+
+
+def _name(weights_: str) -> str:
+    """Weights by their name: that of a file, without its folder, is found in the weights folder."""
+    return weights_ if weights_ in ENTRIES else Path(weights_).name
 
 
 def _beside(root: str, images: Path) -> str:
@@ -165,16 +181,7 @@ def _copy_encoder(config: ConfigDict, workdir: Path, to: Path) -> None:
 
 def _copy_vocabulary(config: ConfigDict, workdir: Path, to: Path) -> None:
     """The words that T knows."""
-    text = config.model.text
     if (workdir / VOCABULARY).is_dir():
         shutil.copytree(workdir / VOCABULARY, to)
-    elif "text" in configs.roles(config) and text.name == "clip_text":
-        to.mkdir()
-        shutil.copyfile(tokenizers.clip_file(), to / tokenizers.CLIP_FILE)
-    elif "text" in configs.roles(config) and text.name in ("bert", "minilm", "glove"):
-        path = weights.resolve(text.weights or text.name, config.weights_dir)
-        folder = path if path.is_dir() else path.parent
-        names = VOCABULARIES if text.name != "glove" else ("*_index.parquet",) if path.is_dir() else (path.name,)
-        to.mkdir()
-        for file in (file for name in names for file in folder.glob(name)):
-            shutil.copyfile(file, to / file.name)
+    elif "text" in configs.roles(config):
+        tokenizers.keep(config, to)

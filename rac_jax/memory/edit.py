@@ -56,6 +56,7 @@ class Editor:
         unfinished = self.manifest.unfinished()
         if unfinished and (unfinished.name, unfinished.fingerprint) != (name, fingerprint):
             self.require_finished()
+        manifest.check_name(name)
         if not rows:
             raise BadMemory(f"source {name!r} has no images")
         for source in self.manifest.sources:
@@ -141,8 +142,9 @@ class Editor:
         """Give a source another name, which no other source has."""
         self.require_finished()
         present = [source for source in self.manifest.sources if source.state != REMOVED]
-        if not to or any(source.name == to for source in present):
-            raise BadMemory(f"there is a source {to!r} already; choose another name" if to else "the new name is empty")
+        manifest.check_name(to)
+        if any(source.name == to for source in present):
+            raise BadMemory(f"there is a source {to!r} already; choose another name")
         mine = {id(source) for source in present if source.name == self.manifest.source(name).name}
         changed = (dataclasses.replace(s, name=to) if id(s) in mine else s for s in self.manifest.sources)
         self.commit(sources=tuple(changed))
@@ -232,8 +234,12 @@ class Editor:
         self.commit(sources=self.manifest.with_source(source).sources)
 
     def commit(self, **changes: Any) -> None:
-        """Make the change by replacing the manifest, then delete files that it no longer names."""
-        self.manifest = dataclasses.replace(self.manifest, version=self.manifest.version + 1, **changes)
+        """Make the change by replacing the manifest, then delete files that it no longer names.
+
+        A manifest that could not be read again is refused.
+        """
+        changed = dataclasses.replace(self.manifest, version=self.manifest.version + 1, **changes)
+        self.manifest = manifest.checked(self.folder / manifest.NAME, changed)
         manifest.write(self.folder, self.manifest)
         self.sweep()
 

@@ -198,7 +198,7 @@ def read(folder: Path) -> Manifest:
         memory = content["memory"]
         sources = tuple(_source(entry) for entry in memory.pop("sources"))
         parts = {"index": _file(memory["index"]), "sources": sources, "class_names": tuple(memory["class_names"])}
-        return _checked(path, Manifest(**{**memory, **parts}))
+        return checked(path, Manifest(**{**memory, **parts}))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"there is no memory in {folder} (no {NAME})") from None
     except OSError as error:
@@ -209,7 +209,7 @@ def read(folder: Path) -> Manifest:
         raise BadMemory(f"{path} is not a memory's manifest ({error!r})") from error
 
 
-def _checked(path: Path, manifest: Manifest) -> Manifest:
+def checked(path: Path, manifest: Manifest) -> Manifest:
     """Refuse values that are impossible, and file names that point outside the folder."""
     files_ = {"keys": manifest.keys, "index": manifest.index and manifest.index.name}
     for source in manifest.sources:
@@ -238,6 +238,12 @@ def _checked(path: Path, manifest: Manifest) -> Manifest:
     if not all(holds):
         raise BadMemory(f"{path} is not a memory's manifest: its values do not fit together")
     return manifest
+
+
+def check_name(source: str) -> None:
+    """Refuse a name that is empty or that addresses (/api/sources/<name>) cannot have."""
+    if source in ("", ".", ".."):
+        raise BadMemory(f"a source cannot be named {source!r}; choose another name")
 
 
 def _is_count(value: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rac_jax.memory import classes, columns, store, thumbnails
+from rac_jax.memory import classes, columns, manifest, store, thumbnails
 from rac_jax.memory.classes import NO_LABEL, ClassSums
 from rac_jax.memory.edit import Editor
 from rac_jax.memory.index.tail import longest
@@ -51,6 +51,7 @@ def add(editor: Editor, name: str, row: Row) -> int:
     """Add a row to a source that consists of such rows; the first one begins it. Returns the row's number."""
     found = editor.manifest
     editor.require_finished()
+    manifest.check_name(name)
     parts = [source for source in found.sources if source.name == name and source.state != REMOVED]
     key, known = editor.stored(row.key[None]), found.class_names
     if row.label is not None:
@@ -143,8 +144,11 @@ def _refuse(editor: Editor, name: str, parts: list[Source], row: Row, label: int
             raise BadMemory(f"source {name!r} is disabled; enable it, then add to it")
         table, first = _table(editor, part), _start(editor.manifest, part)
         same = (columns.labels_of(table) == label) & (table["image"].to_numpy() == row.image)
+        if row.label is None:  # then the texts tell rows apart
+            same &= table["text"].cast(pa.large_string()).to_numpy() == row.text
         if len(there := np.setdiff1d(np.flatnonzero(same), part.removed)):
-            raise BadMemory(f"this image is in source {name!r} already, with this label, as row {first + there[0]}")
+            which = "label" if row.label is not None else "text"
+            raise BadMemory(f"this image is in source {name!r} already, with this {which}, as row {first + there[0]}")
 
 
 def _growing(editor: Editor, parts: list[Source]) -> Part:

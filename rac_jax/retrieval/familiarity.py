@@ -20,7 +20,7 @@ FEWEST = 50  # of the split val; with fewer, the memory's own images say more
 
 
 def reference(lookup: Lookup, held_out: np.ndarray | None = None) -> np.ndarray:
-    """The mean similarity of held-out images to their nearest rows: [M], ascending.
+    """The mean similarity of held-out images to their nearest rows: [M], ascending; those without are left out.
 
     Args:
       lookup: in the memory as it is now.
@@ -29,16 +29,25 @@ def reference(lookup: Lookup, held_out: np.ndarray | None = None) -> np.ndarray:
     memory, k = lookup.memory, min(NEAREST, lookup.k)
     if held_out is not None:
         found = index.search(memory.index, np.asarray(held_out, np.float32), k, lookup.ef_search, memory.allowed())
-        return np.sort(_nearness(*found))
+        return _sorted(_nearness(*found))
     some = lookup.some_rows()
     keys = np.asarray(memory.keys[some], np.float32)
     found = index.search(memory.index, keys, k + 1, lookup.ef_search, memory.allowed())
     rows, similarities = index.leave_out(*found, found[0] == some[:, None], k)
-    return np.sort(_nearness(rows, similarities))
+    return _sorted(_nearness(rows, similarities))
 
 
-def shares(reference: np.ndarray, rows: np.ndarray, similarities: np.ndarray) -> np.ndarray:
-    """The share of the held-out images whose rows are no nearer than those of images [B, k]: [B], from 0 to 1."""
+def _sorted(nearness: np.ndarray) -> np.ndarray:
+    return np.sort(nearness[np.isfinite(nearness)])
+
+
+def shares(reference: np.ndarray, rows: np.ndarray, similarities: np.ndarray) -> np.ndarray | None:
+    """The share of the held-out images whose rows are no nearer than those of images [B, k]: [B], from 0 to 1.
+
+    None without held-out images, as where the memory has a single row.
+    """
+    if not len(reference):
+        return None
     k = min(NEAREST, rows.shape[1])
     return np.searchsorted(reference, _nearness(rows[:, :k], similarities[:, :k]), side="right") / len(reference)
 

@@ -107,7 +107,7 @@ class Lookup:
         """Rows that a search may return, evenly spaced, few enough to be looked up at start-up: [M] int32."""
         allowed = self.memory.allowed()
         rows = np.arange(len(self.memory)) if allowed is None else np.flatnonzero(allowed)
-        number = np.clip(SAMPLED_KEYS // max(len(rows), 1), *SAMPLE)
+        number = np.clip(SAMPLED_KEYS // max(len(rows), 1), *SAMPLE) if len(rows) else 0
         return rows[np.unique(np.linspace(0, len(rows) - 1, number).astype(int))].astype(np.int32)
 
     def _texts(self, rows: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from ml_collections import ConfigDict
 from tokenizers import models, normalizers, pre_tokenizers
 
 from rac_jax.config import ConfigError
+from rac_jax.runtime.files import write_text
 from rac_jax.weights import catalogue, glove
 
 CLIP_MERGES = 49152 - 256 - 2  # the file holds more; CLIP's vocabulary stops here
@@ -29,6 +31,8 @@ WORD_END = "</w>"
 BERT_LENGTH = 256  # BERT reads up to 512; attention's cost grows with the square
 WORDS_LENGTH = 128
 ANY_WORDS = 2**31 - 1
+GLOVE = "glove:6b_300d"  # without config.model.text.weights
+WORD_PIECES = ("vocab.txt", "tokenizer.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +61,33 @@ def from_config(config: ConfigDict) -> Tokenizer:
     if name in ("bert", "minilm"):
         return word_pieces(catalogue.resolve(weights or name, config.weights_dir))
     if name == "glove":
-        return known_words(glove.words(catalogue.resolve(weights or "glove:6b_300d", config.weights_dir)))
+        return known_words(glove.words(catalogue.resolve(weights or GLOVE, config.weights_dir)))
     if name == "random_words":
         return any_words()
     known = "clip_text, bert, minilm, glove, random_words"
     raise ConfigError(f"config.model.text.name is {name!r}; known: {known}")
+
+
+def keep(config: ConfigDict, folder: Path) -> None:
+    """Copy T's vocabulary to a new folder, which serves as config.model.text.weights wherever only tokens are made."""
+    name, weights = config.model.text.name, config.model.text.weights
+    if name == "clip_text":
+        files = [clip_file()]
+    elif name in ("bert", "minilm"):
+        path = catalogue.resolve(weights or name, config.weights_dir)
+        beside = path if path.is_dir() else path.parent
+        files = [beside / file for file in WORD_PIECES if (beside / file).is_file()]
+    elif name == "glove":
+        path = catalogue.resolve(weights or GLOVE, config.weights_dir)
+        files = list(path.glob(glove.INDEX)) if path.is_dir() else [path]
+    else:
+        return
+    folder.mkdir(parents=True)
+    for file in files:
+        if name == "glove" and file.suffix != ".parquet":  # the words alone: the vectors need a gigabyte
+            write_text(folder / file.name, "\n".join(glove.words(file)) + "\n")
+        else:
+            shutil.copyfile(file, folder / file.name)
 
 
 def clip(file: Path | None = None) -> Tokenizer:
@@ -137,7 +163,7 @@ def word_pieces(path: Path, length: int = BERT_LENGTH) -> Tokenizer:
 
 def _word_pieces(folder: Path) -> tuple[dict[str, int], bool]:
     """BERT's vocabulary, and whether texts are made lower case."""
-    plain, described = folder / "vocab.txt", folder / "tokenizer.json"
+    plain, described = (folder / file for file in WORD_PIECES)
     if plain.is_file():
         return {piece: i for i, piece in enumerate(plain.read_text(encoding="utf-8").splitlines())}, True
     if not described.is_file():

@@ -5,7 +5,7 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,14 @@ def _hold(workdir: Path) -> Iterator[None]:
         yield
 
 
-def check(config: ConfigDict, workdir: Path) -> None:
-    """Refuse a folder that holds a run with other settings, and list them.
+def check(config: ConfigDict, workdir: Path, *, free: Sequence[str] = ()) -> None:
+    """Refuse a folder that holds a run with other settings, and list them. Fields that are `free` may differ.
 
     A field that is newer than the run has its default there.
     """
-    differences = changed(plain(read_config(workdir)), plain(config)) if (workdir / "config.json").exists() else {}
+    there = (workdir / "config.json").exists()
+    differences = changed(plain(read_config(workdir)), plain(config)) if there else {}
+    differences = {name: values for name, values in differences.items() if name not in free}
     if differences:
         lines = [f"  {name}: {old!r} there, {now!r} now" for name, (old, now) in differences.items()]
         raise ConfigError(

@@ -7,15 +7,16 @@ proxy, use --require_token.
 
 import ipaddress
 import os
+import resource
 import secrets
 import socket
+import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
 
 import rac_jax
-from rac_jax.calibration import coverage
 from rac_jax.runtime import commands, heap
 from rac_jax.runtime.interruption import Interrupted
 from rac_jax.serve.guard import Rules
@@ -36,6 +37,7 @@ def main(argv: Sequence[str]) -> None:
         raise RuntimeError(f"serving needs further packages ({error.name}): pip install 'rac_jax[serve]'") from error
 
     listening = _listen(given.host, given.port)  # before anything slow
+    _allow_connections()
     heap.use_one()
     fields = {"weights_dir": given.weights_dir} if given.weights_dir else {}
     fields |= {"memory.dir": given.memory} if given.memory else {}
@@ -51,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
         read_only=given.read_only or not writable,
         require_token=given.require_token,
     )
-    sets = coverage.require(model.workdir, model.step).at(given.coverage) if given.coverage is not None else None
+    sets = model.sets(given.coverage) if given.coverage is not None else None
     service = Service(model, most_batch=given.batch, most_pixels=round(1e6 * given.most_megapixels), sets=sets)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -62,7 +64,6 @@ def main(argv: Sequence[str]) -> None:
             proxy_headers=False,  # anybody can write them
             timeout_keep_alive=30,
             timeout_graceful_shutdown=10,
-            limit_concurrency=1000,
         )
     )
     _say_where(given.host, given.port, rules)
@@ -88,6 +89,12 @@ def _listen(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen at {host}, port {port} ({reason}); choose another --port") from error
 
 
+def _allow_connections() -> None:
+    """As many open files as the system allows: each connection is one, and guard.py counts requests alone."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _say_where(host: str, port: int, rules: Rules) -> None:
     try:
         is_local = ipaddress.ip_address(host).is_loopback
@@ -98,7 +105,8 @@ def _say_where(host: str, port: int, rules: Rules) -> None:
     if rules.read_only:
         return
     who = "every edit" if rules.require_token else "an edit from another machine or through a proxy"
-    print(f"{who} needs the token: open {address}/#token={rules.token}", flush=True)
+    token = urllib.parse.quote(rules.token, safe="")
+    print(f"{who} needs the token: open {address}/#token={token}", flush=True)
     if not is_local:
         logging.warning(
             "the connection is not encrypted; put a proxy with TLS in front of it on a network you do not trust"

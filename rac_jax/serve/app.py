@@ -139,9 +139,12 @@ def _edit_routes(app: FastAPI, service: Service) -> None:
         return Json(row, 201)
 
     @app.delete("/api/rows/{row}", responses={200: {"model": schemas.Row}}, tags=["edits"])
-    async def delete(row: int, image: str = "") -> Response:
-        """Remove a row. With `image`, its reference, it is found if its number has changed, and no other is removed."""
-        return Json(await service.forget(row, image))
+    async def delete(row: int, image: str = "", keys: str = "") -> Response:
+        """Remove a row. With `image`, its reference, it is found if its number has changed, and no other is removed.
+
+        With `keys` of /api/run, from before the number was read, the number counts only as long as rows keep theirs.
+        """
+        return Json(await service.forget(row, image, keys))
 
     @app.post("/api/sources/{name:path}/{change}", responses={200: {"model": list[schemas.Source]}}, tags=["edits"])
     async def switch(name: str, change: str) -> Response:

@@ -23,6 +23,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 SECONDS = 30.0  # between two parts of a body
 DEADLINE = 300.0  # seconds for a whole body
 TOGETHER = 400_000_000  # bytes of bodies that are held at a time
+MOST_REQUESTS = 1000  # that have no answer yet; connections that ask nothing do not count
 # Headers of proxies. One that sends none of them cannot be told from a program of this machine.
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 READING = ("/api/predict", "/api/search")  # POST, because they have a body, but they change nothing
@@ -126,12 +127,14 @@ class Guard:
     def __init__(self, app: Any, rules: Rules, count: Callable[[Scope, int, float], None]):
         self._app, self._rules, self._count = app, rules, count
         self._held = 0  # bytes of the bodies of all requests that have no answer yet
+        self._under_way = 0  # these requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started, status, held = time.perf_counter(), 0, 0
+        self._under_way += 1
 
         def hold(more: int) -> int:
             nonlocal held
@@ -150,6 +153,8 @@ class Guard:
             await send(message)
 
         try:
+            if self._under_way > MOST_REQUESTS:
+                raise Refused(503, "too many requests are waiting; try again in a moment")
             headers = headers_of(scope)
             self._rules.check(scope["method"], scope["path"], headers, client_of(scope))
             await self._app(scope, self._bounded(receive, headers, hold), answer)
@@ -157,7 +162,7 @@ class Guard:
             if not status:
                 await _say(error, answer)
         finally:
-            self._held -= held
+            self._held, self._under_way = self._held - held, self._under_way - 1
             self._count(scope, status, time.perf_counter() - started)
 
     def _bounded(self, receive: Receive, headers: dict[str, str], hold: Callable[[int], int]) -> Receive:

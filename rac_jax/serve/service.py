@@ -46,19 +46,21 @@ def worthwhile(seconds: Mapping[int, float]) -> list[int]:
     return [size for size in sorted(speed) if size <= best]
 
 
-def number_of(memory: Memory, row: int, image: str = "") -> int:
+def number_of(memory: Memory, row: int, image: str = "", *, renumbered: bool = False) -> int:
     """The number that a row has now; Refused if there is none.
 
     An edit may copy the rows of a source that were added one by one (memory/rows.py). A row that was copied is found by
-    its image reference, if only one row has it.
+    its image reference, if only one row has it. So is any row if rows were `renumbered` since its number was read.
     """
-    inside = memory.holds(row)
+    if renumbered and not image:
+        raise Refused(409, f"row {row} may have another number by now; name its image")
+    inside = memory.holds(row) and not renumbered
     if inside and image in ("", memory.images[row]):
         return row
-    copied = inside or not 0 <= row < len(memory) or memory.source_of(row)[0].is_gap  # and not removed
+    copied = renumbered or inside or not 0 <= row < len(memory) or memory.source_of(row)[0].is_gap  # and not removed
     found = []
     for source, rows in memory.manifest.slices() if image and copied else ():
-        if source.origin == BY_ROW and source.state != REMOVED:
+        if (source.origin == BY_ROW or renumbered) and source.state != REMOVED:
             found += [rows.start + place for place, own in enumerate(memory.images[rows]) if own == image]
     found = [number for number in found if memory.holds(number)]
     if len(found) > 1:
@@ -77,7 +79,7 @@ class Service:
     ):
         self.model, self.metrics, self._sets = model, Metrics(), sets
         self._nonce = secrets.token_hex(4)  # browsers keep pictures, perhaps of another run at the same address
-        self._size, self._most_pixels = model.config.data.image_size, most_pixels
+        self._decoded = uploads.Decoder(model.config.data.image_size, most_pixels)
         self._transform, self._nothing = data.eval_transform(model.config), np.random.default_rng(0)
         sizes = worthwhile({size: model.live.answering.seconds(size) for size in model.live.warm_up(most_batch)})
         self._batcher = Batcher(self._pixels, self._answers, sizes, most_waiting=MOST_WAITING)
@@ -122,8 +124,12 @@ class Service:
             "rows": memory.rows if memory else 0,
             "memory": memory is not None,
             "coverage": self._sets.level if self._sets else None,
-            "keys": f"{self._nonce} {memory.numbering if memory else ''}".strip(),
+            "keys": self._keys(memory),
         }
+
+    def _keys(self, memory: MemoryView | None) -> str:
+        """Changes when row numbers do, and with every start of the server."""
+        return f"{self._nonce} {memory.numbering if memory else ''}".strip()
 
     async def predict(self, upload: Upload) -> Answer:
         """The answer for an image; BadImage if it is not usable."""
@@ -150,23 +156,26 @@ class Service:
     async def teach(self, upload: Upload, label: str | None, text: str, source: str | None) -> dict[str, Any]:
         """Add an image to a source of the memory, or to the one of taught images; returns its row."""
         _ = self.memory
-        image = await self.in_thread(self._decoded, upload)
 
         def add() -> dict[str, Any]:
-            row = self.model.teach(image, label, text=text, source=source)
+            row = self.model.teach(self._decoded(upload), label, text=text, source=source)
             return {"row": row, **self.memory.row(row)}  # before the next edit, which may copy it elsewhere
 
         return await self.edit(add)
 
-    async def forget(self, row: int, image: str) -> dict[str, Any]:
-        """Remove a row; returns what it was. With `image`, its reference, it is found if it has another number."""
+    async def forget(self, row: int, image: str, keys: str = "") -> dict[str, Any]:
+        """Remove a row; returns what it was. With `image`, its reference, it is found if it has another number.
+
+        With other `keys` than those of now (see `description`), only the image tells which row it is.
+        """
 
         def remove() -> dict[str, Any]:
             self.model.live.refresh()
             run, memory = self.now()
             if memory is None or run.retriever is None:
                 raise BadMemory(NO_MEMORY)
-            number = number_of(run.retriever.memory, row, image)
+            renumbered = keys not in ("", self._keys(memory))
+            number = number_of(run.retriever.memory, row, image, renumbered=renumbered)
             self.model.forget(number)
             return {"row": number, **memory.row(number)}
 
@@ -185,6 +194,7 @@ class Service:
 
     async def follow(self) -> None:
         """Read the memory again when another command has changed it, and give back what is free; until cancelled."""
+        said = ""
         for second in itertools.count(1):
             await asyncio.sleep(FOLLOWED)
             if second % TRIMMED == 0:
@@ -192,11 +202,10 @@ class Service:
             try:
                 if await asyncio.get_running_loop().run_in_executor(self._editor, self.model.live.refresh):
                     self._measure()
-            except (OSError, ValueError) as error:
-                logging.warning("the memory was changed and cannot be read (%s); answers are from before", error)
-
-    def _decoded(self, upload: Upload) -> np.ndarray:
-        return uploads.pixels(upload, self._size, self._most_pixels)
+            except Exception as error:  # whatever it is, the next look may succeed
+                if repr(error) != said:
+                    logging.warning("the memory was changed and cannot be read (%r); answers are from before", error)
+                said = repr(error)
 
     def _pixels(self, upload: Upload) -> np.ndarray:
         return self._transform(self._decoded(upload), self._nothing)

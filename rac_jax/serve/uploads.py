@@ -1,8 +1,10 @@
 """Images in requests: one as the body itself, or one or several as files of a form."""
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from fastapi import Request
@@ -16,6 +18,7 @@ from rac_jax.serve.guard import Refused
 
 MOST_FILES = 256
 LONGEST_NAME = 200
+TOGETHER = 2  # largest images that may be decoded at a time; each needs about 10 bytes a pixel
 FORM = "multipart/form-data"
 
 # What the OpenAPI page says about such requests.
@@ -55,8 +58,8 @@ async def read(request: Request) -> tuple[list[Upload], bool]:
         async with request.form(max_files=MOST_FILES, max_fields=16) as form:
             files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
             found = [Upload(_shown(file.filename or ""), await file.read()) for file in files]
-    except (MultiPartException, HTTPException) as error:
-        reason = getattr(error, "message", "") or getattr(error, "detail", "")
+    except (MultiPartException, HTTPException, ValueError) as error:  # ValueError: a charset that cannot be used
+        reason = getattr(error, "message", "") or getattr(error, "detail", "") or error
         raise Refused(400, f"the form cannot be read: {_shown(str(reason))}") from error
     if not found:
         raise Refused(400, "the form has no files")
@@ -70,9 +73,28 @@ def only(uploads: Sequence[Upload]) -> Upload:
     return uploads[0]
 
 
-def pixels(upload: Upload, image_size: int, most_pixels: int) -> np.ndarray:
-    """The image, decoded as for evaluation; BadImage if it is not usable or has too many pixels."""
-    return decode(upload.content, upload.name or "the image", enough_for(image_size), most_pixels)
+class Decoder:
+    """Decodes images as for evaluation. Threads that need too many pixels together wait for each other."""
+
+    def __init__(self, image_size: int, most_pixels: int):
+        self._enough, self._most = enough_for(image_size), most_pixels
+        self._free, self._freed = TOGETHER * most_pixels, threading.Condition()
+
+    def __call__(self, upload: Upload) -> np.ndarray:
+        """The pixels; BadImage if the image is not usable or has too many of them."""
+        return decode(upload.content, upload.name or "the image", self._enough, self._most, self._gate)
+
+    @contextlib.contextmanager
+    def _gate(self, pixels: int) -> Iterator[None]:
+        with self._freed:
+            self._freed.wait_for(lambda: pixels <= self._free)
+            self._free -= pixels
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._free += pixels
+                self._freed.notify_all()
 
 
 def words(value: str, what: str, longest: int) -> str:

@@ -116,26 +116,39 @@ ENTRIES = {
 def resolve(name: str, weights_dir: str = "") -> pathlib.Path:
     """The file or folder that `name` stands for: a path as it is, or an entry of the catalogue.
 
-    Weights that are not in the weights folder are downloaded from the hub if there is a network.
+    A path of another machine is found if the weights folder has a file of that name. Entries that are not there are
+    downloaded from the hub if there is a network.
 
     Args:
       name: a path, or a key of `ENTRIES` such as "vit_b16:augreg_in21k".
-      weights_dir: the folder of weight files; when empty, the environment variable RAC_JAX_WEIGHTS.
+      weights_dir: the folder of weight files; when empty, or when it is not on this machine, the environment variable
+        RAC_JAX_WEIGHTS.
     """
-    entry = ENTRIES.get(name)
+    entry, folder = ENTRIES.get(name), _folder(weights_dir)
     if entry is None:
-        path = pathlib.Path(name)
-        if not path.exists():
-            raise FileNotFoundError(f"{name!r} is neither a file nor one of {', '.join(ENTRIES)}")
-        return path
+        return _own_file(name, folder)
     if entry.package and (found := _in_package(entry)):
         return found
-    chosen = weights_dir or os.environ.get(FOLDER_VARIABLE, "")
-    folder = pathlib.Path(chosen).expanduser() if chosen else None
     for place in entry.candidates(folder) if folder else ():
         if place.exists():
             return place
     return _download(name, entry, folder)
+
+
+def _folder(weights_dir: str) -> pathlib.Path | None:
+    """The folder of weight files on this machine, if one is named."""
+    elsewhere = not weights_dir or not pathlib.Path(weights_dir).expanduser().is_dir()
+    chosen = (os.environ.get(FOLDER_VARIABLE, "") if elsewhere else "") or weights_dir
+    return pathlib.Path(chosen).expanduser() if chosen else None
+
+
+def _own_file(name: str, folder: pathlib.Path | None) -> pathlib.Path:
+    path = pathlib.Path(name)
+    for place in (path, folder / path.name) if folder else (path,):
+        if place.exists():
+            return place
+    where = f" (also looked for in {folder})" if folder else f"; {FOLDER_VARIABLE} may name the folder that it is in"
+    raise FileNotFoundError(f"{name!r} is neither a file nor one of {', '.join(ENTRIES)}{where}")
 
 
 def _in_package(entry: Entry) -> pathlib.Path | None:

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+INDEX = "*_index.parquet"  # the words of a folder
 _LINES_AT_ONCE = 10_000
 
 
 def words(path: pathlib.Path) -> list[str]:
-    """The vocabulary, most frequent first. Word i has id i + 1, since id 0 is padding."""
+    """The vocabulary, most frequent first. Word i has id i + 1, since id 0 is padding. A file may have words alone."""
     if path.is_dir():
         from pyarrow import parquet
 
-        return parquet.read_table(_one(path, "*_index.parquet")).column("index").to_pylist()
+        return parquet.read_table(_one(path, INDEX)).column("index").to_pylist()
     with path.open(encoding="utf-8") as lines:
         width = len(lines.readline().split()) - 1
         lines.seek(0)

@@ -10,10 +10,11 @@ from PIL import Image
 
 import rac_jax
 from rac_jax import data, predict
+from rac_jax.api.live import Live
 from rac_jax.config import ConfigError
 from rac_jax.data.decode import BadImage
 from rac_jax.data.sets import digits
-from rac_jax.memory import build
+from rac_jax.memory import build, edit
 from rac_jax.memory.manifest import BadMemory
 from rac_jax.runtime import workdirs
 from tests import tiny
@@ -171,15 +172,17 @@ def test_nobody_else_edits_while_a_source_is_added(model, monkeypatch):
     assert free == [False, False] and model.memory.counts["eight"] == 2
 
 
-def test_sets_of_labels_grow_with_the_coverage_and_follow_the_memory(model):
+def test_sets_of_labels_grow_with_the_coverage_and_follow_the_memory(model, caplog):
     images = of_class(2, 6, "train")
     small, large = (model.predict(images, coverage=level) for level in (0.5, 0.9))
     for one, other in zip(small, large, strict=True):
         assert one["labels"][0] == one["label"] and set(one["labels"]) <= set(other["labels"]) <= set(model.classes)
     assert sum(len(a["labels"]) for a in small) < sum(len(a["labels"]) for a in large)
     assert set(model.predict(images[0], coverage=0.999)["labels"]) == set(model.classes)  # 60 images cannot promise it
+    assert "another memory" not in caplog.text
     model.add(of_class(NEW, 12), ["eight"] * 12, source="more")
     asked = model.predict(of_class(NEW, 10, "train"), coverage=0.9)
+    assert caplog.text.count("were calibrated with another memory") == 1
     assert np.mean(["eight" in a["labels"] for a in asked]) > 0.5
     (model.workdir / "coverage.json").unlink()
     with pytest.raises(ValueError, match=r"no coverage\.json for step \d+: sets of labels need held-out images"):
@@ -320,3 +323,85 @@ def test_an_exported_run_has_a_card(fitted, tmp_path):
     with pytest.raises(FileExistsError, match="saved exists already; name a new folder"):
         fitted.save(tmp_path / "saved")
     assert predict.here(tmp_path / "saved").weights_dir == ""
+
+
+def test_labels_and_sources_that_are_no_texts_are_named_as_they_are_written(model):
+    first, second = of_class(NEW, 2)
+    row = model.teach(first, NEW, text="an eight", source=7)
+    assert model.memory.row(row)["label"] == "8" and model.memory.row(row)["source"] == "7"
+    row = model.teach(second, 0, text="zero")
+    assert model.memory.row(row)["label"] == "0"
+    again = rac_jax.load(model.workdir, mesh__data=1)
+    assert again.classes[-2:] == ("8", "0") and again.memory.counts["8"] == 1
+
+
+def test_one_image_has_one_label_and_several_have_a_list(model, tmp_path):
+    one, *several = of_class(NEW, 3)
+    Image.fromarray(one).save(tmp_path / "one.png")
+    model.add(tmp_path / "one.png", "eight", source="a")
+    model.add(str(tmp_path / "one.png"), ["nine"], source="b")
+    model.add(several[0], 10, source="c")
+    assert model.classes[KNOWN:] == ("eight", "nine", "10") and model.memory.rows == 63
+    for refused in ("cat", 3):
+        with pytest.raises(ValueError, match=f"labels is {refused!r}; several images need a list"):
+            model.add(several, refused, source="d")
+    with pytest.raises(ValueError, match="labels go with images; a folder or a table has its own"):
+        model.add(tmp_path, ["x"], source="d")
+    with pytest.raises(ValueError, match="several images need a list"):
+        rac_jax.fit(of_class(0, 3), "abc", **SETTINGS)
+    assert model.memory.rows == 63
+
+
+def test_a_source_has_the_name_of_the_folder_one_is_in(model, tmp_path, monkeypatch):
+    (tmp_path / "mine" / "eight").mkdir(parents=True)
+    Image.fromarray(of_class(NEW, 1)[0]).save(tmp_path / "mine" / "eight" / "1.png")
+    monkeypatch.chdir(tmp_path / "mine")
+    model.add(".")
+    assert model.memory.sources[-1]["name"] == "mine"
+
+
+def test_a_fit_can_be_repeated_in_its_folder_and_labels_may_be_numbers_from_one(tmp_path):
+    pixels, labels = np.concatenate([of_class(label, 3) for label in (1, 2)]), np.repeat([1, 2], 3)
+    settings = {"workdir": tmp_path / "w", "train__epochs": 0.0, **SETTINGS}
+    first, again = (rac_jax.fit(pixels, labels, **settings) for _ in range(2))
+    assert first.classes == again.classes == ("1", "2") and again.memory.rows == first.memory.rows
+    with pytest.raises(ValueError, match="holds a run on other images; use another workdir, or those images"):
+        rac_jax.fit(255 - pixels, labels, **settings)
+    assert [path.name for path in (tmp_path / "w" / "images").iterdir()] == ["train"]
+    same(rac_jax.load(tmp_path / "w", mesh__data=1).predict(pixels[:1]), first.predict(pixels[:1]))
+
+
+def test_a_single_row_leaves_familiarity_out_and_without_rows_there_are_no_neighbours(model):
+    image = of_class(NEW, 1)[0]
+    model.teach(image, "eight")
+    assert 0 < model.predict(image)["familiarity"] < 1
+    model.disable("train")
+    answer = model.predict(image)
+    assert "familiarity" not in answer and len(answer["neighbours"]) == 1
+    text = predict.describe({"image": "a.png", **answer}, 3)
+    assert "1 of 1" in text and "unlike" not in text
+    with edit.editing(model.workdir / "memory") as editor:  # as another command does
+        editor.set_state("taught", "disabled")
+    assert model.live.refresh()
+    answer = model.predict(image)
+    assert "familiarity" not in answer and answer["neighbours"] == []
+
+
+def test_a_memory_that_could_not_be_read_is_read_again(model, monkeypatch):
+    with edit.editing(model.workdir / "memory") as editor:
+        editor.rename("train", "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "opened", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model.live.refresh()
+    assert model.live.refresh() and model.memory.sources[0]["name"] == "first"
+    assert not model.live.refresh()
+
+
+def test_an_edit_while_a_run_is_loaded_is_noticed(model):
+    opened = model.live.answering
+    with edit.editing(model.workdir / "memory") as editor:
+        editor.rename("train", "first")
+    live = Live(opened)
+    assert live.refresh() and live.answering.run.retriever.memory.manifest.sources[0].name == "first"
+    assert not live.refresh() and not Live(live.answering).refresh()

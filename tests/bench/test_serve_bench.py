@@ -4,6 +4,10 @@ import pytest
 
 import rac_jax
 from rac_jax.bench import serve, soak
+from rac_jax.memory import edit
+from tests.memory.conftest import add, keys, make
+
+__all__ = ["keys"]
 
 SETTINGS = {"data__image_size": 32, "model__encoder": {"depth": 5}, "eval.batch_size": 16}
 
@@ -35,3 +39,15 @@ def test_confirmed_edits_survive_kills(workdir, alone):
     counts = soak.soak(workdir, images, requests=400, kills=2)
     assert not counts.unexpected and counts.kills == 2 and counts.edits > 5 and counts.broken > 5
     assert len(counts.megabytes) == 3 and str(counts).startswith(f"{counts.asked} requests")
+
+
+def test_a_switch_of_a_source_that_was_lost_is_found(tmp_path, keys):
+    folder = make(tmp_path / "m", keys[:20]).folder
+    add(folder, "taught", keys[20:], fingerprint="g")
+    soak._verify(folder, soak.Expected(states={"taught": "enabled"}))
+    with edit.editing(folder) as editor:
+        editor.set_state("taught", "disabled")
+    soak._verify(folder, soak.Expected(states={"taught": "disabled"}))
+    for states, said in (({"taught": "enabled"}, "taught is disabled"), ({"other": "enabled"}, "other is missing")):
+        with pytest.raises(RuntimeError, match=f"source {said}, and enabled was confirmed"):
+            soak._verify(folder, soak.Expected(states=states))

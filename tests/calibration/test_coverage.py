@@ -79,7 +79,16 @@ def test_it_is_kept_with_a_run_and_belongs_to_a_step(tmp_path):
     np.testing.assert_allclose(found.scores, -np.linspace(1, 0, 30) / 3, rtol=1e-6)
     assert coverage.read(tmp_path, 8) is None
     with pytest.raises(ValueError, match=r"no coverage.json for step 8.*data.val_share"):
-        coverage.require(tmp_path, 8)
+        coverage.require(tmp_path, 8, "abc")
+
+
+def test_another_memory_is_warned_of_once(tmp_path, caplog):
+    coverage.write(tmp_path, made([-0.5] * 30))
+    assert coverage.require(tmp_path, 7, "abc").memory == "abc" and not caplog.records
+    for memory in ("other", "other", "abc"):
+        coverage.require(tmp_path, 7, memory)
+    (record,) = caplog.records
+    assert "were calibrated with another memory (coverage.json)" in record.getMessage()
 
 
 @pytest.mark.parametrize("change", [{"scores": [3.0] * 19 + [1.0]}, {"tau": 9}, {"scores": "x"}, {"more": 1}])

@@ -1,6 +1,7 @@
 """Images as they come: every odd kind is converted as a viewer would show it, or refused by name."""
 
 import io
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,56 @@ def test_transparent_is_on_white_and_palette_is_resolved():
     assert two.tolist() == [[[255] * 3] * 3] * 3
     grey_alpha = decode.decode(encoded(Image.new("LA", (2, 2), (9, 0)), "PNG"), "grey and alpha")
     assert grey_alpha.tolist() == [[[255] * 3] * 2] * 2
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
+def test_large_images_are_converted_in_parts_with_the_same_pixels(mode: str):
+    pixels = np.random.default_rng(0).integers(0, 256, (1100, 2050, 4), np.uint8)
+    picture = (
+        Image.fromarray(pixels).convert("RGB").quantize(64) if mode == "P" else Image.fromarray(pixels).convert(mode)
+    )
+    layer = picture.convert("RGBA")
+    expected = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    np.testing.assert_array_equal(decode.upright_pixels(picture), np.asarray(expected))
+
+
+@pytest.mark.parametrize("kind", ["RGBA", "grey"])
+def test_little_memory_is_needed_beside_the_result(kind: str):
+    picture = Image.new("RGBA", (4000, 4000)) if kind == "RGBA" else None
+    grey = np.full((4000, 4000), 40_000, np.uint16)
+    tracemalloc.start()
+    try:
+        found = decode.upright_pixels(picture) if picture else decode.eight_bits(grey)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < found.nbytes + 45e6  # of Pillow's own memory nothing is traced
+    assert found[-1, -1].max() == (255 if picture else 156)
+
+
+def with_scans(data: bytes, scans: int) -> bytes:
+    """A progressive JPEG whose last scan comes again, until there are so many."""
+    last = data.rindex(b"\xff\xda")
+    return data[:-2] + data[last:-2] * (scans - data.count(b"\xff\xda")) + data[-2:]
+
+
+def test_a_jpeg_of_many_scans_is_refused_at_once():
+    data = encoded(PHOTO, "JPEG", progressive=True)
+    assert data.count(b"\xff\xda") == 10
+    image = decode.decode(with_scans(data, 100), "photo")
+    assert image.shape == (427, 640, 3)
+    for empty in (b"", b"\xff\x01", b"\xff\xfe\x00\x02"):  # markers in between
+        many = with_scans(data[:-2] + empty + data[-2:], 101)
+        with pytest.raises(BadImage, match=r"a: not a usable image \(a JPEG of more than 100 scans; save it again"):
+            decode.decode(many, "a")
+
+
+def test_what_looks_like_scans_inside_and_behind_a_jpeg_is_not_counted():
+    data = encoded(PHOTO, "JPEG", quality=90)
+    inside = b"\xff\xe2\x01\x92" + 200 * b"\xff\xda"  # a profile or a thumbnail
+    film = 200 * b"\xff\xda"
+    found = decode.decode(data[:2] + inside + data[2:] + film, "photo")
+    np.testing.assert_array_equal(found, decode.decode(data, "photo"))
 
 
 def test_one_pixel():

@@ -1,5 +1,6 @@
 """A run is exported by the command, moved, and answers where the original and its files are gone."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -7,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 import rac_jax
-from rac_jax import data
+from rac_jax import data, weights
+from rac_jax.export import __main__ as export_command
 from rac_jax.export import folder as export
 from rac_jax.memory import manifest, store
 from rac_jax.retrieval import tokenizers
@@ -129,6 +132,41 @@ def test_no_path_of_this_machine_is_exported(trained, tmp_path):
         assert [path for path, content in contents.items() if machine.encode() in content] == []
     memory = rac_jax.load(tmp_path / "new").memory
     assert [memory.image(memory.rows - place).size for place in (1, 2)] == [(8, 8), (32, 32)]  # a file; a thumbnail
+
+
+def test_weights_given_as_a_file_are_named_without_its_folder_and_found_in_the_weights_folder(trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "old").mkdir()
+    config = workdirs.read_config(run)
+    file = Path(shutil.copy(weights.resolve(config.model.encoder.weights), tmp_path / "old" / "e.pth"))
+    config.model.encoder.weights, config.weights_dir = str(file), str(tmp_path / "old")
+    workdirs.write_config(config, run)
+    memory = manifest.read(run / "memory")
+    manifest.write(run / "memory", dataclasses.replace(memory, weights=str(file)))
+    file.parent.rename(tmp_path / "here")
+    with pytest.raises(FileNotFoundError, match=r"e\.pth' is neither a file nor one of"):
+        rac_jax.load(run)
+    model = rac_jax.load(run, weights_dir=str(tmp_path / "here"))
+    model.save(tmp_path / "with", with_encoder=True)
+    assert (tmp_path / "with" / "encoder" / "e.pth").is_file()
+    model.save(tmp_path / "new")
+    found = workdirs.read_config(tmp_path / "new").model.encoder.weights
+    assert found == manifest.read(tmp_path / "new" / "memory").weights == "e.pth"
+    for path in (tmp_path / "new").rglob("*"):
+        assert not path.is_file() or str(tmp_path).encode() not in path.read_bytes(), path
+    image = data.load(tiny.config()).split("test").images[0]
+    expected = model.predict(image)
+    for moved in (rac_jax.load(tmp_path / "new", weights_dir=str(tmp_path / "here")), rac_jax.load(tmp_path / "with")):
+        assert moved.predict(image) == expected
+
+
+def test_the_command_takes_a_weights_folder(trained, tmp_path, monkeypatch):
+    given = {"workdir": trained, "to": tmp_path, "with_encoder": True, "step": None, "weights_dir": "here"}
+    found = {}
+    monkeypatch.setattr(export_command.flags, "FLAGS", SimpleNamespace(**given))
+    monkeypatch.setattr(export, "write", lambda *paths, **options: found.update(options))
+    export_command.main(["export"])
+    assert found == {"with_encoder": True, "step": None, "weights_dir": "here"}
 
 
 def test_the_card_has_the_tables_of_its_step_alone(trained, tmp_path):

@@ -81,6 +81,9 @@ def test_rows_are_refused_where_they_do_not_belong(folder):
     with pytest.raises(BadMemory, match="this image is in source 'taught' already, with this label, as row 40"):
         teach(folder, 1)
     assert teach(folder, 1, "y") == 41
+    for name in ("", ".", ".."):  # an address in the API cannot end in them
+        with pytest.raises(BadMemory, match=f"a source cannot be named {name!r}"):
+            teach(folder, 3, source=name)
     with edit.editing(folder) as editor:
         editor.set_state("taught", manifest.DISABLED)
     with pytest.raises(BadMemory, match="source 'taught' is disabled"):
@@ -89,6 +92,26 @@ def test_rows_are_refused_where_they_do_not_belong(folder):
     with pytest.raises(edit.NotFinite), edit.editing(folder) as editor:
         rows.add(editor, "other", rows.Row(np.full(WIDTH, np.nan), "t", "x", "i", b""))
     assert manifest.read(folder).version == version and not check.problems(folder)
+
+
+def test_rows_without_a_label_are_told_apart_by_their_texts(folder):
+    def add(text):
+        with edit.editing(folder) as editor:
+            return rows.add(editor, "taught", rows.Row(key(1), text, None, "image1", b"jpeg"))
+
+    assert [add("a"), add("b")] == [40, 41]
+    with pytest.raises(BadMemory, match="this image is in source 'taught' already, with this text, as row 40"):
+        add("a")
+
+
+def test_what_could_not_be_read_again_is_not_written(folder):
+    before = manifest.read(folder)
+    with pytest.raises(BadMemory, match="its values do not fit together"):
+        teach(folder, 1, label=8)
+    with pytest.raises(BadMemory, match="its values do not fit together"):
+        teach(folder, 1, source=8)
+    assert manifest.read(folder) == before and not check.problems(folder)
+    assert teach(folder, 1) == 40
 
 
 def test_the_last_row_stays(tmp_path):

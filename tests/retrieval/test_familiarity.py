@@ -57,6 +57,16 @@ def test_an_image_of_the_memory_is_familiar_and_an_opposite_one_is_not(lookup):
     assert away.tolist() == [0.0]
 
 
+def test_held_out_images_without_rows_are_no_reference(tmp_path, keys, lookup):
+    one = Lookup(make(tmp_path / "one", keys[:1]), None, 1, 64, "id")
+    reference = familiarity.reference(one)
+    assert reference.shape == (0,)
+    assert familiarity.shares(reference, *nearest(one, keys[:2])) is None
+    assert familiarity.reference(one, keys[1:4]).shape == (3,)
+    none = np.full((2, 3), -1), np.zeros((2, 3))
+    assert familiarity.shares(familiarity.reference(lookup), *none).tolist() == [0.0, 0.0]
+
+
 def test_the_share_counts_images_that_are_no_nearer():
     reference = np.array([0.1, 0.2, 0.3, 0.4])
     rows, near = np.array([[3, 4, 5, 6], [3, -1, -1, -1], [-1, -1, -1, -1]]), np.full((3, 4), 0.3)

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from rac_jax.memory import edit, store
+from rac_jax.memory.manifest import DISABLED
 from rac_jax.retrieval.lookup import KEEP_ALL, NO_ROW, Lookup, LookupFailed
 
 NOBODY = np.full(40, NO_ROW, np.int32)
@@ -46,6 +48,12 @@ def test_evaluation_leaves_nothing_out(memory, snippets, keys, exact, exclude):
 def test_tokens_are_the_neighbours_texts(memory, snippets, keys):
     found = lookup(memory, snippets, "id", k=3).search(keys[[12]], EVERYBODY[[12]])
     assert found.tokens[0].tolist() == [90, 2, 99, 2, 99, 2, 91, 0, 0, 0, 0, 0]  # "b, b, b"
+
+
+def test_a_memory_without_enabled_rows_has_no_sample(memory, snippets):
+    with edit.editing(memory.folder) as editor:
+        editor.set_state("train", DISABLED)
+    assert lookup(store.read(memory.folder), snippets, "id").some_rows().tolist() == []
 
 
 def test_missing_neighbours_are_masked(memory, snippets, keys):

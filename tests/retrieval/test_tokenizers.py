@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rac_jax import config as configs
 from rac_jax.retrieval import tokenizers
 from rac_jax.retrieval.snippets import Snippets
+from rac_jax.run import keep_vocabulary, with_own_files
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tokens.json").read_text())
 
@@ -69,3 +72,38 @@ def test_an_unknown_text_encoder_is_refused():
     config.model.text.name = "word2vec"
     with pytest.raises(ValueError, match="clip_text"):
         tokenizers.from_config(config)
+
+
+PIECES = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "red", "fox", ","]
+
+
+@pytest.mark.parametrize("kind", ["bert", "glove file", "glove folder"])
+def test_a_run_keeps_its_vocabulary_and_needs_no_weights_of_t(kind, tmp_path):
+    weights, workdir = tmp_path / "weights", tmp_path / "run"
+    weights.mkdir()
+    workdir.mkdir()
+    (weights / "model.safetensors").touch()
+    if kind == "bert":
+        (weights / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    elif kind == "glove file":
+        weights = weights / "glove.txt"
+        weights.write_text("red 0.1 0.2\nfox 0.3 0.4\n. . 0.5 0.6\n")
+    else:
+        pq.write_table(pa.table({"index": ["red", "fox"]}), weights / "small_index.parquet")
+    config = configs.default()
+    config.model.text.update(name=kind.split()[0], weights=str(weights))
+    expected = tokenizers.from_config(config)
+    for _ in range(2):  # a run that is continued
+        keep_vocabulary(config, workdir)
+    weights.rename(tmp_path / "gone")
+    own = with_own_files(config, workdir)
+    found = tokenizers.from_config(own)
+    assert found.encode(["red fox"]) == expected.encode(["red fox"]) and found.encode(["fox"])[0]
+    assert found.fingerprint == expected.fingerprint
+    assert [path.name for path in workdir.iterdir()] == ["vocabulary"]
+    assert sum(path.stat().st_size for path in (workdir / "vocabulary").iterdir()) < 2000
+
+
+def test_the_vocabulary_of_clip_is_not_kept(tmp_path):
+    keep_vocabulary(configs.default(), tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -81,6 +81,18 @@ class Browser:
             name,
         )
 
+    def paste(self, content):
+        """Paste a picture into the page."""
+        self.run(
+            """
+            const bytes = Uint8Array.from(atob(arguments[0]), (letter) => letter.charCodeAt(0));
+            const clipboardData = new DataTransfer();
+            clipboardData.items.add(new File([bytes], "image.png", { type: "image/png" }));
+            document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+            """,
+            base64.b64encode(content).decode(),
+        )
+
     def size(self, width, height):
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.devtools("Emulation.setDeviceMetricsOverride", **metrics)

@@ -195,6 +195,15 @@ def test_broken_requests_get_one_sentence_and_leave_no_trace(standing, method, p
     assert {path: path.stat().st_mtime_ns for path in model.workdir.rglob("*")} == before
 
 
+@pytest.mark.parametrize("charset", ["undefined", "punycode"])
+def test_a_form_in_a_charset_that_cannot_be_used_is_refused(standing, charset):
+    client, _ = standing
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a-!.png"\r\n\r\nx\r\n--x--\r\n'
+    kind = f"multipart/form-data; boundary=x; charset={charset}"
+    status, answer = client("POST", "/api/predict", body, content_type=kind)
+    assert status == 400 and answer["error"].startswith("the form cannot be read: "), answer
+
+
 def test_too_many_pixels_are_refused_before_they_are_decoded(standing):
     client, _ = standing
     status, answer = client("POST", "/api/predict", encoded(np.zeros((1001, 1000, 3), np.uint8)))

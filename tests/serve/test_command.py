@@ -1,6 +1,8 @@
 """The command itself."""
 
+import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -58,6 +60,30 @@ def test_the_token_is_printed_wherever_edits_are_allowed(capsys, rules, said):
 
     _say_where("127.0.0.1", 80, Rules(token="abc", **rules))
     assert capsys.readouterr().out.splitlines() == ["serving at http://127.0.0.1:80 (Ctrl-C ends it)", *said]
+
+
+def test_a_token_is_printed_as_an_address_has_it(capsys):
+    from rac_jax.serve.__main__ import _say_where
+
+    _say_where("127.0.0.1", 80, Rules(token="50%/ü#"))
+    assert "http://127.0.0.1:80/#token=50%25%2F%C3%BC%23\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_idle_connections_keep_nobody_out(workdir, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    server = Server(workdir, "--read_only", "--batch=1")
+    try:
+        server.wait()
+        with contextlib.ExitStack() as stack:
+            for _ in range(1100):
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            assert Client(server.port).get("/health")["status"] == "ok"
+    finally:
+        server.kill()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_port_that_is_taken_is_noticed_before_anything_slow():

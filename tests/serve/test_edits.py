@@ -2,7 +2,9 @@
 
 import socket
 import time
+from urllib.parse import urlencode
 
+from rac_jax.memory import edit
 from tests.serve.conftest import encoded, pixels
 
 NEW = 8
@@ -45,6 +47,27 @@ def test_no_other_row_of_an_image_is_removed(served):
     status, answer = client("DELETE", f"/api/rows/{same['row']}?image={same['image']}")
     assert status == 409 and f"of this image: {moved['row'] - 2}, {moved['row'] - 1}" in answer["error"]
     assert client.get("/health")["rows"] == 44
+
+
+def test_after_a_compaction_no_other_row_of_the_image_is_removed(served, model):
+    client, _ = served
+    a, b, c = pixels(NEW, 3, "test")
+    gone = teach(client, b, "nine", "one")
+    first, second = teach(client, a, "eight", "one"), teach(client, a, "ten", "one")
+    only = teach(client, c, "nine", "one")
+    keys = {"keys": client.get("/api/run")["keys"]}
+    assert client("DELETE", f"/api/rows/{gone['row']}?{urlencode(keys)}")[0] == 200
+    with edit.editing(model.workdir / "memory") as editor:
+        assert editor.compact() == 1
+    for query in ({"image": first["image"]}, {}):  # its number is that of `second` now
+        status, answer = client("DELETE", f"/api/rows/{first['row']}?{urlencode(query | keys)}")
+        assert status == 409 and "another number by now" in answer["error"]
+    status, found = client("DELETE", f"/api/rows/{only['row']}?{urlencode({'image': only['image']} | keys)}")
+    assert status == 200 and found == {**only, "row": only["row"] - 1}
+    now = {"image": second["image"], "keys": client.get("/api/run")["keys"]}
+    status, found = client("DELETE", f"/api/rows/{first['row']}?{urlencode(now)}")
+    assert status == 200 and found == {**second, "row": first["row"]}
+    assert client.get("/health")["rows"] == 41
 
 
 class Turning:

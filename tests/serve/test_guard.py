@@ -151,6 +151,28 @@ def test_bodies_together_are_read_up_to_a_number_of_bytes(monkeypatch):
     assert asyncio.run(meet()) == ([503, 200, 503], 200)
 
 
+def test_requests_under_way_are_limited(monkeypatch):
+    monkeypatch.setattr(guard, "MOST_REQUESTS", 2)
+
+    async def meet():
+        go_on = asyncio.Event()
+
+        async def slow(scope, receive, send):
+            await go_on.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        built = Guard(slow, RULES, lambda *_: None)
+        first = [asyncio.create_task(asked(built, [b""])) for _ in range(2)]
+        await asyncio.sleep(0)
+        start, body = await asked(built, [b""])
+        go_on.set()
+        statuses = [(await task)[0]["status"] for task in first]
+        return start["status"], body["body"], statuses, (await asked(built, [b""]))[0]["status"]
+
+    refused, said, answered, after = asyncio.run(meet())
+    assert (refused, answered, after) == (503, [200, 200], 200) and b"too many requests are waiting" in said
+
+
 def test_every_answer_has_the_policy():
     headers = dict(ask([b""], echo)[0]["headers"])
     assert headers[b"content-security-policy"] == guard.POLICY.encode() and b"unsafe" not in guard.POLICY.encode()

@@ -149,6 +149,24 @@ def test_an_example_is_picked_and_an_unusable_file_explained(page):
     assert "/api/predict - Failed to load resource: the server responded with a status of 400" in noted
 
 
+def test_a_picture_is_pasted(page, served):
+    client, _ = served
+    image = pixels(1, 3, "test")[2]
+    page.paste(encoded(image))
+    until_label(page, client.predict(image)["label"])
+    assert page.text("#caption") == "Pasted"
+
+
+def test_a_token_with_any_characters_is_taken_from_the_address(window, served):
+    client, _ = served
+    for written, token in (("50%25%2F", "50%/"), ("50%", "50%")):  # as it is printed, and as it was typed
+        window.open("about:blank")
+        window.open(f"http://127.0.0.1:{client.port}/#token={written}")
+        window.wait("return document.querySelectorAll('#classes li').length === 4")
+        assert window.run("return sessionStorage.getItem('token')") == token
+    assert not window.errors()
+
+
 def test_names_are_text_and_not_markup(page, served):
     client, _ = served
     hostile = "<img src=x onerror=alert(1)>"

@@ -1,9 +1,11 @@
 """Batches are as large as pays, and pictures are named by the server that shows them."""
 
+import asyncio
 import contextlib
 
 import pytest
 
+from rac_jax.serve import service as services
 from rac_jax.serve.service import Service, worthwhile
 
 
@@ -29,3 +31,21 @@ def test_pictures_of_two_servers_of_the_same_rows_have_different_addresses(model
             keys.append(service.description()["keys"])
             assert service.description()["keys"] == keys[-1] and keys[-1].endswith(model.memory.numbering)
     assert keys[0] != keys[1]
+
+
+def test_following_goes_on_after_any_failure_and_says_it_once(model, monkeypatch, caplog):
+    looks = 0
+
+    def refresh():
+        nonlocal looks
+        looks += 1
+        raise IndexError("no rows")
+
+    monkeypatch.setattr(services, "FOLLOWED", 0.01)
+    monkeypatch.setattr(model.live, "refresh", refresh)
+    with contextlib.closing(Service(model, most_batch=1)) as service, pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(service.follow(), 0.5))
+    assert looks > 2
+    assert [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()] == [
+        "the memory was changed and cannot be read (IndexError('no rows')); answers are from before"
+    ]

@@ -1,16 +1,20 @@
 """Images from requests are decoded as evaluation decodes them, within limits."""
 
 import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from rac_jax.data import decode
 from rac_jax.data.decode import BadImage
 from rac_jax.data.reading import read_image
 from rac_jax.serve import uploads
 from rac_jax.serve.guard import Refused
-from rac_jax.serve.uploads import Upload
+from rac_jax.serve.uploads import Decoder, Upload
 
 
 def encoded(kind, size=(300, 260)):
@@ -22,12 +26,12 @@ def encoded(kind, size=(300, 260)):
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
 def test_pixels_are_those_of_the_file(kind, tmp_path):
     (tmp_path / "image").write_bytes(encoded(kind))
-    found = uploads.pixels(Upload("", encoded(kind)), 32, 100_000)
+    found = Decoder(32, 100_000)(Upload("", encoded(kind)))
     np.testing.assert_array_equal(found, read_image(tmp_path / "image", 32))
 
 
 def test_a_large_jpeg_is_decoded_at_a_fraction_as_in_evaluation():
-    assert uploads.pixels(Upload("", encoded("JPEG", (640, 512))), 32, 10**6).shape == (80, 64, 3)
+    assert Decoder(32, 10**6)(Upload("", encoded("JPEG", (640, 512)))).shape == (80, 64, 3)
 
 
 def test_unusable_images_are_named():
@@ -38,9 +42,29 @@ def test_unusable_images_are_named():
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "of no known format"),
     ):
         with pytest.raises(BadImage, match=message):
-            uploads.pixels(Upload("x.png", content), 32, 100_000)
+            Decoder(32, 100_000)(Upload("x.png", content))
     with pytest.raises(BadImage, match="260 × 300 pixels; at most 77,999 are decoded"):
-        uploads.pixels(Upload("", whole), 32, 77_999)
+        Decoder(32, 77_999)(Upload("", whole))
+
+
+def test_threads_decode_two_of_the_largest_images_at_a_time(monkeypatch):
+    decoded, most, together, lock = Decoder(32, 78_000), 0, 0, threading.Lock()
+
+    def convert(picture):
+        nonlocal together, most
+        with lock:
+            together += 1
+            most = max(most, together)
+        time.sleep(0.02)
+        with lock:
+            together -= 1
+        return np.asarray(picture)
+
+    monkeypatch.setattr(decode, "upright_pixels", convert)
+    image = Upload("", encoded("PNG"))
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(decoded, [image] * 16))
+    assert most == 2 and all(pixels.shape == (300, 260, 3) for pixels in found)
 
 
 def test_words_from_requests_are_short_and_printable():

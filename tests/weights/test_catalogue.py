@@ -85,6 +85,18 @@ def test_neither_a_path_nor_a_name():
         weights.resolve("vit_b17")
 
 
+def test_a_file_of_another_machine_is_looked_for_by_name_in_the_weights_folder(tmp_path, monkeypatch):
+    (tmp_path / "e.npz").touch()
+    for name in ("e.npz", "/other/machine/e.npz"):
+        assert weights.resolve(name, str(tmp_path)) == tmp_path / "e.npz"
+    with pytest.raises(FileNotFoundError, match=re.escape("RAC_JAX_WEIGHTS may name the folder that it is in")):
+        weights.resolve("/other/machine/e.npz")
+    with pytest.raises(FileNotFoundError, match=re.escape(f"(also looked for in {tmp_path})")):
+        weights.resolve("/other/machine/f.npz", str(tmp_path))
+    monkeypatch.setenv(catalogue.FOLDER_VARIABLE, str(tmp_path))  # a weights folder of another machine
+    assert weights.resolve("e.npz", "/other/machine") == tmp_path / "e.npz"
+
+
 def test_with_a_network_the_hub_is_asked(tmp_path, monkeypatch):
     huggingface_hub = pytest.importorskip("huggingface_hub")
     asked = []

@@ -1,6 +1,6 @@
 """A table of your own: CSV, JSONL or Parquet with the columns path and label and, optionally, caption and split.
 
-Paths are relative to the root or, if that is not set, to the table's folder. Labels are names, or numbers from 0 on.
+Paths are relative to the root or, if that is not set, to the table's folder. Labels are names, which may be numbers.
 Without a split column, test and validation images are held out here.
 """
 
@@ -162,11 +162,6 @@ def _labels(rows: list[Row]) -> tuple[tuple[str, ...], list[int]]:
     values = [row["label"] for _, row in rows]
     numbers = all(value.isdecimal() and value.isascii() and len(value) < 10 for value in values)
     class_names = sorted(set(values), key=lambda value: (int(value) if numbers else 0, value))
-    if numbers and [int(name) for name in class_names] != list(range(len(class_names))):
-        absent = next(i for i, name in enumerate(class_names) if int(name) != i)
-        raise ValueError(
-            f"{rows[0][0].rpartition(',')[0]}: labels are numbers up to {class_names[-1]}, without {absent}"
-        )
     label_of = {name: label for label, name in enumerate(class_names)}
     return tuple(class_names), [label_of[value] for value in values]
 

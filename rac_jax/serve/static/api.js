@@ -4,8 +4,17 @@ const TOKEN = "token";
 
 // From another machine, edits need the token: open the page as http://host:port/#token=…
 if (location.hash.startsWith("#token=")) {
-  sessionStorage.setItem(TOKEN, decodeURIComponent(location.hash.slice("#token=".length)));
+  sessionStorage.setItem(TOKEN, decoded(location.hash.slice("#token=".length)));
   history.replaceState(null, "", location.pathname);
+}
+
+// A token with a % that was not written as %25 is taken as it is.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 async function call(path, options = {}) {
@@ -32,8 +41,8 @@ export const sources = () => call("/api/sources");
 export const classes = () => call("/api/classes");
 export const examples = () => call("/api/examples");
 export const teach = (blob, label) => call(`/api/rows?${new URLSearchParams({ label })}`, image(blob));
-export const forget = ({ row, image: reference }) =>
-  call(`/api/rows/${row}?${new URLSearchParams({ image: reference })}`, { method: "DELETE" });
+export const forget = ({ row, image: reference, keys }) =>
+  call(`/api/rows/${row}?${new URLSearchParams({ image: reference, keys })}`, { method: "DELETE" });
 export const change = (source, state) => call(`${named(source)}/${state}`, { method: "POST" });
 export const remove = (source) => call(named(source), { method: "DELETE" });
 

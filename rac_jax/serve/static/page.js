@@ -81,7 +81,7 @@ async function teach(label, button) {
   const before = state.answer.label;
   try {
     const row = await api.teach(state.blob, label);
-    state.taught.push(row);
+    state.taught.push({ ...row, keys: state.run.keys });
     await refresh();
     await ask(state.blob, "", before);
     say(`Taught: this is “${row.label}”. It is in the memory now, as row ${row.row}.`, "good");
