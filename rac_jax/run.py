@@ -133,7 +133,6 @@ class Run:
             cache=before.cache,
             mesh=self.mesh,
             train_fingerprint=before.train_fingerprint,
-            training=False,
         )
         found = dataclasses.replace(  # compiled already
             found, keys_program=before.keys_program, see_program=before.see_program, held_out=before.held_out
@@ -264,7 +263,7 @@ def _assembled(
             cache=cache,
             mesh=mesh,
             train_fingerprint=train_fingerprint(),
-            training=training,
+            train=dataset.split("train") if training else None,
         )
         found = dataclasses.replace(found, held_out=None if training else familiarity.read(workdir, e.width))
     make_model = functools.partial(_model, config, classes.trained, e.width if e else 0, tokenizer)
