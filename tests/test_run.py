@@ -12,6 +12,7 @@ from rac_jax.retrieval import feed
 from rac_jax.run import Run
 from tests import tiny
 from tests.memory.conftest import add
+from tests.retrieval.test_views import config as shared_blocks
 from tests.test_configs import images_of
 
 
@@ -85,6 +86,20 @@ def test_images_in_the_memory_under_another_name_are_left_out_in_training(tmp_pa
     config.memory.duplicates = 0.0
     found = feed.neighbours_of(Run.from_config(config, tmp_path).retriever, dataset, "train", keys, training=True)
     assert (found["rows"] == own[:, None]).any(axis=1).all()  # as was asked for
+
+
+def test_a_head_of_means_starts_at_random_for_classes_without_rows(tmp_path, caplog):
+    config = shared_blocks(devices=1)
+    config.memory.keep.classes = 0.8
+    run = Run.from_config(config, tmp_path)
+    kernel, counts = run.read_weights()["base_head.kernel"], run.retriever.memory.class_counts()
+    absent = counts == 0
+    assert absent.sum() == 2
+    assert "2 of 10 classes have no rows in the memory and start at random, as " in caplog.text
+    np.testing.assert_allclose(np.linalg.norm(kernel[:, absent], axis=0), 1.0, atol=0.5)
+    means = run.retriever.memory.class_sums()[~absent] / counts[~absent, None]
+    np.testing.assert_allclose(kernel[:, ~absent], means.T, rtol=1e-5)
+    assert np.isfinite(kernel).all() and run.read_weights()["base_head.kernel"].tolist() == kernel.tolist()
 
 
 def test_damaged_weights_of_b_are_noticed_before_the_memory_is_built(tmp_path):
