@@ -51,8 +51,11 @@ def learning_rate(config: ConfigDict, images: int) -> Callable[[int], float]:
     return lambda step: float(rate(step))
 
 
-def from_config(config: ConfigDict, images: int) -> optax.GradientTransformation:
-    """The optimiser of a run over `images` training images. Frozen parameters have no moments."""
+def from_config(config: ConfigDict, images: int, *, some: bool = False) -> optax.GradientTransformation:
+    """The optimiser of a run over `images` training images. Frozen parameters have no moments.
+
+    `some` says that it is for some of the run's parameters only: see `not_trained`.
+    """
     optim = config.optim
     decay = optax.add_decayed_weights(optim.weight_decay, mask=decayed)
     if optim.name == "sgd":
@@ -67,7 +70,7 @@ def from_config(config: ConfigDict, images: int) -> optax.GradientTransformation
     return optax.chain(
         optax.clip_by_global_norm(optim.clip),
         # The groups share one rule: each label has a tree of its own in the state, which every step takes apart.
-        optax.partition({TRAINED: rule, FROZEN: optax.set_to_zero()}, functools.partial(trained, config)),
+        optax.partition({TRAINED: rule, FROZEN: optax.set_to_zero()}, functools.partial(trained, config, some=some)),
         optax.stateless(by_group),
         optax.scale_by_learning_rate(schedule(config, images)),
     )
@@ -83,9 +86,9 @@ def factors(optim: ConfigDict) -> dict[str, float]:
     }
 
 
-def trained(config: ConfigDict, params: Any) -> Any:
+def trained(config: ConfigDict, params: Any, *, some: bool = False) -> Any:
     """TRAINED or FROZEN for each parameter."""
-    return jax.tree.map(lambda still: FROZEN if still else TRAINED, not_trained(config, params))
+    return jax.tree.map(lambda still: FROZEN if still else TRAINED, not_trained(config, params, some=some))
 
 
 def labels(params: Any) -> Any:
@@ -111,14 +114,17 @@ def decayed(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(rule, params)
 
 
-def not_trained(config: ConfigDict, params: Any) -> Any:
-    """Which parameters stay as they are: those whose path begins as config.optim.frozen says."""
+def not_trained(config: ConfigDict, params: Any, *, some: bool = False) -> Any:
+    """Which parameters stay as they are: those whose path begins as config.optim.frozen says.
+
+    A pattern that matches none or all of them is refused, unless these are only `some` of a run's parameters.
+    """
     pattern = config.optim.frozen
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(params)]
     mask = [bool(pattern) and re.match(pattern, name) is not None for name in names]
     absent = {"base", "text"} - set(params)  # so that one pattern works for all variants of a config
     of_the_absent = any(pattern.startswith(role) for role in absent)
-    if pattern and not of_the_absent and (all(mask) or not any(mask)):
+    if pattern and not some and not of_the_absent and (all(mask) or not any(mask)):
         raise ConfigError(
             f"config.optim.frozen={pattern!r} matches {'every' if all(mask) else 'no'} parameter; "
             f"their paths look like {names[0]} and {names[len(names) // 2]}"

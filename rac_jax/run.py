@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -143,7 +144,6 @@ class Run:
             cache=before.cache,
             mesh=self.mesh,
             train_fingerprint=before.train_fingerprint,
-            training=False,
         )
         found = dataclasses.replace(  # compiled already
             found, keys_program=before.keys_program, see_program=before.see_program, held_out=before.held_out
@@ -218,9 +218,7 @@ class Run:
             for path, array in weights.from_config(self.config, role, getattr(self.model, role)).items()
         }
         if self.config.model.head_start == "means" and self.retriever is not None:
-            known = self.retriever.knowledge
-            means = np.asarray(known.sums) / np.maximum(np.asarray(known.counts), 1)[:, None]
-            arrays["base_head.kernel"] = means[: self.classes.trained].T
+            arrays["base_head.kernel"] = self._class_means(self.retriever.knowledge).T
         if self.config.model.head_start == "text":
             arrays["base_head.kernel"] = prompts.head(self.config, self.class_texts[: self.classes.trained])
         return arrays
@@ -242,6 +240,19 @@ class Run:
             self.dataset,
             lambda tokens: read(params, stats, sharding.put_batch(self.mesh, {"tokens": tokens})["tokens"]),
         )
+
+    def _class_means(self, known: Knowledge) -> np.ndarray:
+        """The mean keys of the trained classes, [L, D]; random directions for those without rows in the memory."""
+        counts, sums = (np.asarray(array)[: self.classes.trained] for array in (known.counts, known.sums))
+        means, absent = sums / np.maximum(counts, 1)[:, None], counts <= 0
+        if absent.any():  # a cosine with zeros has no useful gradient
+            logging.warning(
+                "config.model.head_start=means: %d of %d classes have no rows in the memory and start at random, as %s",
+                absent.sum(), len(counts), self.classes.names[int(absent.argmax())],
+            )  # fmt: skip
+            drawn = np.random.default_rng(self.config.seed).normal(size=means[absent].shape)
+            means[absent] = drawn * means.shape[1] ** -0.5
+        return means
 
     def check(self) -> None:
         """Raise the error of a failed lookup, if there was one."""
@@ -304,7 +315,7 @@ def _assembled(
             cache=cache,
             mesh=mesh,
             train_fingerprint=train_fingerprint(),
-            training=training,
+            train=dataset.split("train") if training else None,
         )
         found = dataclasses.replace(found, held_out=None if training else familiarity.read(workdir, e.width))
     make_model = functools.partial(_model, config, classes.trained, e.width if e else 0, tokenizer)

@@ -45,9 +45,10 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
         like = abstract_state(run, tx)
         last = last_step(run, like)
         with Checkpoints.open(workdir, config) as checkpoints, TensorBoard.of(workdir) as board:
-            first = checkpoints.latest() or 0  # step 0 is saved by a run without training, and made again
+            latest = checkpoints.latest()
+            first = latest or 0  # a run without training saves step 0
             board.start(first + 1 if first else 0)
-            if first:
+            if latest is not None:
                 state = checkpoints.restore(first, like)
                 checkpoints.compare_memory(first, run.memory_record())
             else:
@@ -65,7 +66,7 @@ def train(config: ConfigDict, workdir: Path, *, profile: bool = False, evaluated
                         evaluate_hook(progress, board),
                     )
                     state = loop(progress, state, step, hooks)
-            elif not first:
+            elif latest is None:
                 checkpoints.save(0, state, run.memory_record())
             done = max(first, last)
             on_val = functools.partial(evaluate.of_true, run, state.params, state.stats, "val")

@@ -123,6 +123,19 @@ def test_a_run_without_training_predicts_and_follows_its_memory(tmp_path):
     assert set(predicted()) <= {"0", "new"}
 
 
+def test_a_run_without_training_keeps_the_head_that_it_saved_when_its_memory_changes(tmp_path):
+    config = instant(k=5)
+    config.train.epochs, config.model.voices = 0.0, "base+vote"
+    config.model.base.update(name="keys", weights="")
+    config.model.head, config.model.head_start = "cosine", "means"
+    train.train(config, tmp_path, evaluated=False)
+    memory = store.read(tmp_path / "memory")
+    add_rows(tmp_path / "memory", memory.keys[:200], [str((int(label) + 1) % 10) for label in memory.label_of[:200]])
+    train.train(config, tmp_path)
+    _, counts, _ = answers(config, tmp_path)
+    assert table(tmp_path)["voices"]["base"]["all"] == pytest.approx(counts.right("base").mean())
+
+
 def add_rows(folder, keys, labels, source="more"):
     with edit.editing(folder) as editor:
         editor.start(source, rows=len(keys), fingerprint=source, origin="test")

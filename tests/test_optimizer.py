@@ -151,6 +151,8 @@ def test_a_pattern_that_freezes_nothing_or_everything_is_refused(pattern, number
     config.optim.frozen = pattern
     with pytest.raises(configs.ConfigError, match=rf"config\.optim\.frozen='{pattern}' matches {number} parameter"):
         optimizer.not_trained(config, params())
+    mask = optimizer.not_trained(config, params(), some=True)  # of a run that has others
+    assert set(jax.tree.leaves(mask)) == {number == "every"}
 
 
 def test_a_pattern_for_a_branch_that_is_not_there_freezes_nothing():

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 
 from configs import places
+from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.config import ConfigError
+from rac_jax.memory import edit, manifest
+from rac_jax.retrieval import feed
 from rac_jax.run import Run
 from tests import tiny
+from tests.memory.conftest import add
+from tests.retrieval.test_views import config as shared_blocks
 from tests.test_configs import images_of
 
 
@@ -53,6 +58,48 @@ def test_a_batch_comes_with_what_the_memory_says_and_without_the_image_itself(tm
     np.testing.assert_array_equal(rows[False][:, 0], ids)  # the nearest of a known image is itself
     assert not (rows[True] == ids[:, None]).any()
     np.testing.assert_array_equal(rows[True][:, :-1], rows[False][:, 1:])
+
+
+def test_images_in_the_memory_under_another_name_are_left_out_in_training(tmp_path, caplog):
+    """The source `train` is gone, and another one has the same images, as folder:DIR/train of a folder has."""
+    config = tiny.config(devices=1)
+    configs.instant(config)
+    config.memory.k = 5
+    parts = Run.from_config(config, tmp_path)
+    memory, dataset = parts.retriever.memory, parts.dataset
+    labels = dataset.split("train").labels
+    with edit.editing(memory.folder) as editor:
+        editor.set_state("train", manifest.REMOVED)
+    add(memory.folder, "again", np.asarray(memory.keys), classes=dataset.class_names, labels=labels)
+    add(memory.folder, "untold", np.asarray(memory.keys[:50]))
+    again = Run.from_config(config, tmp_path)
+    ids, first = np.arange(len(labels), dtype=np.int32), len(labels)
+    own = again.retriever.own_rows(ids, training=True)
+    np.testing.assert_array_equal(own, first + ids)
+    assert "466 of the training images have copies in other sources" in caplog.text
+    left_out = again.retriever.left_out(own)
+    assert (left_out["inside"] == 1).all()  # with its label; rows without one are in no mean
+    np.testing.assert_array_equal(left_out["own_label"], labels)
+    keys = feed.keys_of(config, again.retriever, again.mesh, dataset, "train")
+    rows = feed.neighbours_of(again.retriever, dataset, "train", keys, training=True)["rows"]
+    assert (rows >= 0).all() and not (rows == own[:, None]).any() and not (rows == own[:, None] + first).any()
+    config.memory.duplicates = 0.0
+    found = feed.neighbours_of(Run.from_config(config, tmp_path).retriever, dataset, "train", keys, training=True)
+    assert (found["rows"] == own[:, None]).any(axis=1).all()  # as was asked for
+
+
+def test_a_head_of_means_starts_at_random_for_classes_without_rows(tmp_path, caplog):
+    config = shared_blocks(devices=1)
+    config.memory.keep.classes = 0.8
+    run = Run.from_config(config, tmp_path)
+    kernel, counts = run.read_weights()["base_head.kernel"], run.retriever.memory.class_counts()
+    absent = counts == 0
+    assert absent.sum() == 2
+    assert "2 of 10 classes have no rows in the memory and start at random, as " in caplog.text
+    np.testing.assert_allclose(np.linalg.norm(kernel[:, absent], axis=0), 1.0, atol=0.5)
+    means = run.retriever.memory.class_sums()[~absent] / counts[~absent, None]
+    np.testing.assert_allclose(kernel[:, ~absent], means.T, rtol=1e-5)
+    assert np.isfinite(kernel).all() and run.read_weights()["base_head.kernel"].tolist() == kernel.tolist()
 
 
 def test_damaged_weights_of_b_are_noticed_before_the_memory_is_built(tmp_path):

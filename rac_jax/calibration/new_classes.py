@@ -38,16 +38,24 @@ def offset(run: Run) -> float:
     if run.classes.trained < 3 or np.bincount(rows.labels).max() < 2:
         return 0.0  # too few classes or images to leave some out
     folds = np.array_split(random.permutation(run.classes.trained), min(FOLDS, run.classes.trained - 1))
-    return best(*np.mean([_accuracies(run, rows, new, random) for new in folds], axis=0))
+    found = [both for new in folds if (both := _accuracies(run, rows, new, random)) is not None]
+    return best(*np.mean(found, axis=0)) if found else 0.0
 
 
-def _accuracies(run: Run, rows: Rows, new: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """What `accuracies` gives if the classes `new` are left out of training."""
+def _accuracies(
+    run: Run, rows: Rows, new: np.ndarray, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """What `accuracies` gives if the classes `new` are left out of training.
+
+    None where these or the other classes have no held-out image: one kind alone says nothing about the balance.
+    """
     order = np.argsort(np.isin(np.arange(run.classes.trained), new), kind="stable")  # left-out classes come last
     rows = Rows(rows.keys, np.argsort(order).astype(np.int32)[rows.labels])
     trained = run.classes.trained - len(new)
     held = _held_out(rows.labels, random)
     inside, asked = rows[~held], rows[held]
+    if (asked.labels < trained).all() or (asked.labels >= trained).all():
+        return None
     learning = inside[inside.labels < trained]
     settings = _of_memory(run.model.settings)
     voices = Voices(run, settings, classes=trained, width=rows.keys.shape[1], images=len(learning))
@@ -93,7 +101,11 @@ def _held_out(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _of_memory(settings: VoiceSettings) -> VoiceSettings:
-    """The same settings with the voices that are read from the memory only."""
+    """The same settings with the voices that are read from the memory only.
+
+    The offset is added before the sharpness is applied, so it is found without that.
+    """
     weights = dict(zip(settings.speaking, settings.weights, strict=True))
     speaking = tuple(voice for voice in settings.speaking if voice in READ_FROM_MEMORY)
-    return dataclasses.replace(settings, speaking=speaking, weights=tuple(weights[voice] for voice in speaking))
+    chosen = tuple(weights[voice] for voice in speaking)
+    return dataclasses.replace(settings, speaking=speaking, weights=chosen, sharpness=1.0)

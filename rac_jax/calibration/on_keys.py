@@ -76,7 +76,7 @@ class Voices:
         config = run.config
         model = RAC(None, None, num_classes=classes, key_width=width, settings=settings, rngs=nnx.Rngs(config.seed))
         graph, self._first, _ = parameters.split(model)
-        tx = optimizer.from_config(config, images)
+        tx = optimizer.from_config(config, images, some=True)
         total = optimizer.total_steps(config, images) if jax.tree.leaves(self._first) else 0
         self._steps = min(config.train.steps or total, total)
         self._config, self._tx, self._classes = config, tx, classes

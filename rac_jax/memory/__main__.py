@@ -47,7 +47,7 @@ SOURCE = flags.DEFINE_string("source", None, "The source's name.")
 TO = flags.DEFINE_string("to", "", "With rename: the new name.")
 FROM = flags.DEFINE_string("from", None, "With add: where the source is read from.")
 ROOT = flags.DEFINE_string("root", "", "With add: the folder with the images; default beside the list or table.")
-SPLIT = flags.DEFINE_string("split", "train", "With add: which part of a data set that has splits.")
+SPLIT = flags.DEFINE_string("split", None, "With add: which part of a data set that has splits; default train.")
 CLASSES = flags.DEFINE_string("classes", "", "With add --from=list:FILE: a file with the classes' names.")
 TEXTS = flags.DEFINE_string("texts", "", "With add --from=keys:FILE: a file with the texts.")
 LABELS = flags.DEFINE_string("labels", "", "With add --from=keys:FILE: a file with a class name per line, or none.")
@@ -57,7 +57,13 @@ QUERIES = flags.DEFINE_integer("queries", 200, "With check: how many rows are lo
 OUT = flags.DEFINE_string("out", "", "With search: a .png or .jpg to show the neighbours in.")
 
 PICTURES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}  # kinds of --out
-DIVIDED_BY = ("seed", "imbalance", "images")  # fields of config.data that decide which images a split has
+DIVIDED_BY = (
+    "seed",
+    "imbalance",
+    "images",
+    "val_share",
+    "test_share",
+)  # fields of config.data that decide which images a split has
 LONGEST = 60  # characters of a text that search shows
 
 
@@ -94,9 +100,7 @@ def _add(folder: Path, _: list[str]) -> None:
     if not kind:
         raise app.UsageError(f"add needs --from=: {sources.KINDS}")
     config = _config(folder)
-    _split_as_the_run(config, folder, kind)
-    given = {"root": ROOT.value, "split": SPLIT.value, "classes": CLASSES.value}
-    content = sources.read(config, kind, **given, texts=TEXTS.value, labels=LABELS.value)
+    content = _content(config, folder, kind)
     mesh = sharding.make_mesh(config)
     encoder = encoders.load(config, mesh)
     recipe = _checked_recipe(folder, config, encoder)
@@ -253,6 +257,29 @@ def _config(folder: Path) -> ConfigDict:
     if SKIP_BAD.value:
         config.data.on_bad_image = "skip"
     return _validate(config)
+
+
+def _content(config: ConfigDict, folder: Path, kind: str) -> sources.Content:
+    """What is to be added. A split of a folder or table without splits is one that the run beside the memory made."""
+    if SPLIT.value is None or sources.has_splits(kind, ROOT.value):
+        _split_as_the_run(config, folder, kind)
+        given = {"root": ROOT.value, "split": SPLIT.value or "train", "classes": CLASSES.value}
+        return sources.read(config, kind, **given, texts=TEXTS.value, labels=LABELS.value)
+    beside = (folder.parent / "config.json").exists()
+    run = CONFIG.value or (workdirs.read_config(folder.parent) if beside else None)
+    if run is None or _place(run.data.name, run.data.root) != _place(kind, ROOT.value):
+        raise ValueError(
+            f"--split={SPLIT.value}: {kind} has no splits, and no run beside the memory divided it; "
+            "without --split, all of it is added"
+        )
+    config.data.update({name: run.data[name] for name in ("name", "root", *DIVIDED_BY)})
+    return sources.of_split(data.load(config), SPLIT.value)
+
+
+def _place(kind: str, root: str) -> tuple[str, Path]:
+    """The kind of a data set, and where it is."""
+    name, _, argument = kind.partition(":")
+    return name, Path(argument or root).resolve()
 
 
 def _split_as_the_run(config: ConfigDict, folder: Path, kind: str) -> None:

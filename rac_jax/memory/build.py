@@ -84,10 +84,11 @@ def open_or_build(
     memory = opened(config, folder)
     _check_k(config, memory.enabled, len(memory))
     if memory.rows_of(dataset.fingerprint("train")) is None:
+        by_key = "training leaves out the rows with the keys of its images (config.memory.duplicates)"
+        none = "no row of an image is left out in training, and copies of it hand over its label"
         logging.warning(
-            "the memory in %s does not hold the training split of %s: no row of an image is left out in "
-            "training, and copies of it hand over its label",
-            folder, dataset.name,
+            "the memory in %s does not hold the training split of %s: %s",
+            folder, dataset.name, by_key if config.memory.duplicates else none,
         )  # fmt: skip
     return memory
 

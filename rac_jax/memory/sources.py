@@ -14,7 +14,7 @@ from rac_jax import data
 from rac_jax.data import files, usable
 from rac_jax.data.dataset import Dataset, Split
 from rac_jax.data.dataset import texts as class_texts
-from rac_jax.data.sets import folder, table
+from rac_jax.data.sets import folder, layout, table
 from rac_jax.data.text_files import read_lines
 from rac_jax.memory import columns
 
@@ -61,6 +61,16 @@ def read(
         part = usable.usable_part(dataset.split(split))
         dataset = dataclasses.replace(dataset, splits={split: part})
     return of_split(dataset, split, origin=kind)
+
+
+def has_splits(kind: str, root: str) -> bool:
+    """Whether what `kind` names is divided into splits."""
+    name, _, argument = kind.partition(":")
+    if name == "folder" and Path(argument or root).is_dir():
+        return bool(layout.only_splits(Path(argument or root)) or layout.read(Path(argument or root)).splits)
+    if name == "table" and Path(argument).is_file():
+        return "split" in table.read_rows(Path(argument), needed=("path",))[0][1]
+    return name not in ("list", "keys")
 
 
 def of_split(dataset: Dataset, name: str, origin: str = "") -> Content:

@@ -72,8 +72,8 @@ def vote(
     """Logits [B, L]: similarity-weighted votes of the neighbours, divided by the number of rows of each class."""
     classes = knowledge.counts.shape[0]
     labels = jnp.where(found.rows < 0, -1, knowledge.row_label[found.rows])
-    similarities = jnp.where(found.rows < 0, NEVER, found.similarities)
-    # Shares are relative, so the nearest may count 1: with metric l2 all weights could be too small for float32.
+    similarities = jnp.where(labels < 0, NEVER, found.similarities)
+    # Shares are relative, so the nearest that votes may count 1: with metric l2 all weights could be too small.
     weights = jnp.exp((similarities - similarities.max(axis=1, keepdims=True)) / temperature)
     counts = knowledge.counts
     if knowledge.row_weight is not None:

@@ -74,8 +74,9 @@ class Experiment:
         file, _, variant = self.config_file.partition(":")
         get_config = runpy.run_path(file)["get_config"]
         config, changed = get_config(row.variant), configs.difference(get_config(variant), self.config)
-        for name, (_, value) in changed.items():
-            _set(config, name, value)
+        given = (re.match(r"--config\.([\w.]+)", flag) for flag in self.flags[1:])
+        for name in {*changed, *(found[1] for found in given if found)}:  # a value given may be the named variant's own
+            _set(config, name, configs.field(self.config, name))
         named = f"--config={file}:{row.variant}" if row.variant else f"--config={file}"
         return dataclasses.replace(self, flags=[named, *self.flags[1:]], config=config)
 

@@ -1,5 +1,7 @@
 """Copies of the training images in other sources: a training query must not find its own label there."""
 
+from typing import Any
+
 import numpy as np
 from absl import logging
 from tqdm import tqdm
@@ -7,8 +9,8 @@ from tqdm import tqdm
 from rac_jax.memory import index
 from rac_jax.memory.store import Memory
 
-BATCH = 1024  # rows that are looked up at once
-FIRST, MOST = 4, 64  # copies to search for per image: at first, and at most
+FIRST, MOST = 4, 16_384  # copies to search for per image: at first, and at most
+FOUND = 4096  # rows that are compared at once
 
 
 def groups(memory: Memory, fingerprint: str, threshold: float, ef_search: int) -> np.ndarray | None:
@@ -19,14 +21,30 @@ def groups(memory: Memory, fingerprint: str, threshold: float, ef_search: int) -
     copies are known however training augments an image.
     """
     own = memory.rows_of(fingerprint)
-    if not threshold or own is None or (others := _others(memory, own)) is None:
+    if not threshold or own is None:
         return None
-    pairs = _pairs(memory, own, others, threshold, ef_search)
-    if not len(pairs):
-        return None
-    images = len(np.unique(pairs[:, 0]))
-    logging.warning("%d of the training images have copies in other sources; training leaves these out", images)
-    return _connected(pairs, len(memory))
+    found = pairs(memory, memory.keys[own], own, threshold, ef_search)
+    return _connected(found + np.array([[own.start, 0]]), len(memory)) if len(found) else None
+
+
+def own_rows(pairs: np.ndarray, labels: np.ndarray, memory: Memory, row_label: np.ndarray) -> tuple[Any, Any]:
+    """The own rows of images whose split is not in the memory, and the groups of rows of the same image.
+
+    Args:
+      pairs: [P, 2], an image and a row with its key.
+      labels: [N], the class of each image.
+      memory: that the rows are in.
+      row_label: [R], the class of each row; one of the image's class is preferred as its own.
+
+    Returns:
+      [N] int32, −1 for none, and [R] int32 as `groups`.
+    """
+    images, rows = pairs.T
+    order = np.lexsort((row_label[rows] != labels[images], images))
+    known, first = np.unique(images[order], return_index=True)
+    own = np.full(len(labels), -1, np.int32)
+    own[known] = rows[order][first]
+    return own, _connected(np.stack([own[images], rows], axis=1), len(memory))
 
 
 def alike(group: np.ndarray, labels: np.ndarray, enabled: np.ndarray) -> np.ndarray:
@@ -38,30 +56,38 @@ def alike(group: np.ndarray, labels: np.ndarray, enabled: np.ndarray) -> np.ndar
     return np.bincount(kind, enabled)[kind]
 
 
-def _others(memory: Memory, own: slice) -> np.ndarray | None:
-    """The rows of other sources that a search may return, [N] bool; None if there are none."""
+def _others(memory: Memory, own: slice | None) -> np.ndarray:
+    """The rows of other sources that a search may return, [R] bool."""
     allowed = memory.allowed()
     others = np.ones(len(memory), bool) if allowed is None else allowed.copy()
-    others[own] = False
-    return others if others.any() else None
+    if own is not None:
+        others[own] = False
+    return others
 
 
-def _pairs(memory: Memory, own: slice, others: np.ndarray, threshold: float, ef_search: int) -> np.ndarray:
-    """Pairs of a training row and a copy of it, [P, 2]."""
-    result = [np.zeros((0, 2), np.int64)]
-    asked, k = np.arange(own.start, own.stop), FIRST
-    while len(asked) and k <= MOST:
-        full = []
-        for start in tqdm(range(0, len(asked), BATCH), desc="memory: copies", disable=len(asked) < 20 * BATCH):
-            rows = asked[start : start + BATCH]
-            keys = np.asarray(memory.keys[rows], np.float32)
-            found, _ = index.search(memory.index, keys, k, max(ef_search, k), others)
-            same = (found >= 0) & (_cosines(keys, np.asarray(memory.keys[found], np.float32)) > threshold)
+def pairs(memory: Memory, keys: np.ndarray, own: slice | None, threshold: float, ef_search: int) -> np.ndarray:
+    """Pairs of an image, by its place in `keys` [N, D], and an enabled copy of it that is not in `own`, [P, 2]."""
+    others, result = _others(memory, own), [np.zeros((0, 2), np.int64)]
+    most = min(int(others.sum()), MOST)
+    asked, k = np.arange(len(keys)), min(FIRST, most)
+    while len(asked) and k:
+        full, size = [], max(1, FOUND // k)
+        for start in tqdm(range(0, len(asked), size), desc="memory: copies", disable=len(asked) < 20 * size):
+            images = asked[start : start + size]
+            queries = np.asarray(keys[images], np.float32)
+            found, _ = index.search(memory.index, queries, k, max(ef_search, k), others)
+            same = (found >= 0) & (_cosines(queries, np.asarray(memory.keys[found], np.float32)) > threshold)
             place, rank = np.nonzero(same)
-            result.append(np.stack([rows[place], found[place, rank]], axis=1))
-            full.append(rows[same.all(axis=1)])  # all of the found rows are copies, so there may be more
-        asked, k = np.concatenate(full), 4 * k
-    return np.concatenate(result)
+            result.append(np.stack([images[place], found[place, rank]], axis=1))
+            full.append(images[same.all(axis=1)])  # all of the found rows are copies, so there may be more
+        asked, k = np.concatenate(full), min(4 * k, most) if k < most else 0
+    if len(asked) and most < others.sum():
+        logging.warning("%d of the training images have more than %d copies: some are not left out", len(asked), most)
+    found = np.concatenate(result)
+    if len(found):
+        number = len(np.unique(found[:, 0]))
+        logging.warning("%d of the training images have copies in other sources; training leaves these out", number)
+    return found
 
 
 def _connected(pairs: np.ndarray, rows: int) -> np.ndarray:

@@ -12,10 +12,11 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
-from rac_jax.memory import index
+from rac_jax.data.dataset import Split
+from rac_jax.memory import build, index
 from rac_jax.memory.store import Memory
 from rac_jax.models.voices import Knowledge
-from rac_jax.retrieval import callback, duplicates, familiarity, texts
+from rac_jax.retrieval import cached, callback, duplicates, familiarity, texts
 from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.lookup import KEEP_ALL, Lookup
 from rac_jax.retrieval.tokenizers import Tokenizer
@@ -37,6 +38,7 @@ class Retriever:
         None  # as keys_program, with the input of B's upper blocks
     )
     held_out: np.ndarray | None = None  # [M, D]: keys of images that are not in the memory, for `usual_nearness`
+    own: np.ndarray | None = None  # [N] int32: the training images' rows, if they are not a source of the memory
     own_keys: bool = False  # whether training needs the keys of the images' own rows, to subtract them from sums
 
     @property
@@ -65,6 +67,8 @@ class Retriever:
         """The row of each image in the memory, which training leaves out: [b] int32."""
         if not training:
             return np.full_like(ids, KEEP_ALL)
+        if self.own is not None:
+            return self.own[ids]
         return self.memory.row_of(self.train_fingerprint, ids)
 
     def left_out(self, own: np.ndarray, *, plain: bool = False) -> dict[str, np.ndarray]:
@@ -122,15 +126,22 @@ def assemble(
     cache: Path,
     mesh: Mesh,
     train_fingerprint: str,
-    training: bool,
+    train: Split | None = None,
 ) -> Retriever:
     """The retriever over an open memory. Without a tokenizer, texts are not read.
 
-    Copies of training images in other sources are looked for only for training, which leaves them out.
+    Only in training, of the split `train`, copies of its images in other sources are looked for: it leaves them out.
     """
     snippets = texts.tokenised(memory, tokenizer, config.memory.cut) if tokenizer else None
-    ef_search, same_image = index.ef_search(config), None
-    if training and config.memory.exclude == "id":
+    ef_search, made_of, own, same_image = index.ef_search(config), recipe(config, memory), None, None
+    if train is not None and config.memory.duplicates and memory.rows_of(train_fingerprint) is None:
+        made_of |= {"own": train_fingerprint}
+        found = cached.open_or_make(
+            cache, "copies", made_of, lambda: {"pairs": _copies(config, memory, e, train, mesh)}, must_keep=False
+        )
+        own, groups = duplicates.own_rows(found["pairs"], train.labels, memory, np.asarray(knowledge.row_label))
+        same_image = groups if config.memory.exclude == "id" else None
+    elif train is not None and config.memory.exclude == "id":
         same_image = duplicates.groups(memory, train_fingerprint, config.memory.duplicates, ef_search)
     lookup = Lookup(memory, snippets, config.memory.k, ef_search, config.memory.exclude, same_image)
     if config.memory.index == "device":
@@ -142,13 +153,20 @@ def assemble(
         lookup=lookup,
         program=program,
         keys_program=callback.keys_only(e.encode, mesh),
-        recipe=recipe(config, memory),
+        recipe=made_of,
         cache=cache,
         train_fingerprint=train_fingerprint,
         knowledge=knowledge,
         see_program=callback.keys_only(e.see, mesh) if e.see else None,
-        own_keys=training and "prototype" in configs.voices(config),
+        own=own,
+        own_keys=train is not None and "prototype" in configs.voices(config),
     )
+
+
+def _copies(config: ConfigDict, memory: Memory, e: Encoder, train: Split, mesh: Mesh) -> np.ndarray:
+    """Pairs of a training image and a row with its key, [P, 2], for a memory that does not hold the split itself."""
+    keys = build.encode_split(config, train, e, mesh)
+    return duplicates.pairs(memory, keys, None, config.memory.duplicates, index.ef_search(config))
 
 
 def recipe(config: ConfigDict, memory: Memory) -> dict[str, Any]:

@@ -3,7 +3,47 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rac_jax.calibration import new_classes
+from rac_jax import config as configs
+from rac_jax.calibration import new_classes, on_keys
+from rac_jax.models.rac import VoiceSettings
+
+
+@pytest.fixture
+def made_run(monkeypatch):
+    """A run on keys of these classes, which are near each other, with fields of its config and settings changed."""
+
+    def make(labels, fields=(), **settings):
+        config, random = configs.default(), np.random.default_rng(0)
+        configs.instant(config)
+        config.memory.k, config.train.epochs, config.optim.learning_rate = 3, 1.0, 0.5
+        config.update_from_flattened_dict(dict(fields))
+        labels = np.asarray(labels, np.int32)
+        keys = np.eye(8)[labels] + 0.35 * random.normal(size=(len(labels), 8))
+        keys = (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float32)
+        monkeypatch.setattr(new_classes, "training_rows", lambda run: on_keys.Rows(keys, labels))
+        settings = VoiceSettings(("vote", "prototype"), "sum", (0.75, 1.0), **settings)
+        model, classes = SimpleNamespace(output="rac", settings=settings), SimpleNamespace(trained=labels.max() + 1)
+        return SimpleNamespace(config=config, model=model, classes=classes, retriever=object())
+
+    return make
+
+
+def test_the_offset_is_that_of_the_voices_before_their_sharpness(made_run):
+    labels = np.repeat(np.arange(6), 20)
+    plain = new_classes.offset(made_run(labels))
+    assert new_classes.offset(made_run(labels, sharpness=3.0)) == plain == 1.875  # −3.25 with the sharpness
+
+
+@pytest.mark.parametrize("pattern", [r"(base|text)\.", r"base\.stem", r"prototype\.", "stem"])
+def test_what_is_frozen_in_the_run_need_not_be_among_the_prototypes(pattern, made_run):
+    labels = np.repeat(np.arange(6), 20)
+    found = new_classes.offset(made_run(labels, {"optim.frozen": pattern}))
+    assert (found == new_classes.offset(made_run(labels))) == ("prototype" not in pattern)
+
+
+def test_folds_without_held_out_images_of_both_kinds_say_nothing(made_run):
+    """Only class 0 has two images. Where it is left out, no trained class is held out, and the other way round."""
+    assert new_classes.offset(made_run([0, 0, 1, 2])) == 0.0
 
 
 def test_the_offset_with_the_best_mean_over_classes_is_chosen():

@@ -1,12 +1,17 @@
 """A small memory: 40 keys around 4 centres, whose texts are the centres' letters."""
 
 import faiss
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from rac_jax import config as configs
+from rac_jax import sharding
 from rac_jax.memory import columns, edit, index, store
+from rac_jax.models import voices
+from rac_jax.retrieval import knowledge
 from rac_jax.retrieval.snippets import Snippets
 from rac_jax.retrieval.tokenizers import Tokenizer
 
@@ -34,6 +39,21 @@ def add(folder, name, keys, fingerprint=None, texts=TEXTS, classes=(), labels=No
         editor.append(keys[done:])
         images = [f"{name}{i}" for i in range(len(keys))]
         editor.finish(columns.make(pa.array([texts[t] for t in text_of]), images, labels), classes)
+
+
+def votes(memory, rows, similarities):
+    """The share of each class in the vote of neighbours [B, k], by name; shapes are padded, so that little compiles."""
+    config, known = configs.default(), knowledge.classes_of((), memory)
+    config.mesh.data = 1
+    mesh = sharding.make_mesh(config)
+    read = knowledge.padded(knowledge.read(memory, known, mesh), knowledge.Room(16, 2048), mesh)
+    found = voices.Neighbours(rows=jnp.asarray(rows, jnp.int32), similarities=jnp.asarray(similarities, jnp.float32))
+    shares = np.asarray(jnp.exp(_vote(found, read))) - VOTE["epsilon"]
+    return {name: shares[:, number].tolist() for number, name in enumerate(known.names)}
+
+
+VOTE = {"temperature": 0.05, "tau": 1.0, "epsilon": 1e-3}
+_vote = jax.jit(lambda found, known: voices.vote(found, known, None, **VOTE))
 
 
 @pytest.fixture

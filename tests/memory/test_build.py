@@ -190,15 +190,15 @@ def test_a_memory_without_the_training_split_is_used_as_it_is_with_a_warning(tmp
     add(memory.folder, "more", np.asarray(memory.keys[:50]) + 1)
     with edit.editing(memory.folder) as editor:
         editor.set_state("train", manifest.DISABLED)
-    assert len(open_or_build(digits.load(0), tmp_path / "m")) == 516 and "hand over" not in caplog.text
+    assert len(open_or_build(digits.load(0), tmp_path / "m")) == 516 and "not hold" not in caplog.text
     with edit.editing(memory.folder) as editor:
         editor.set_state("train", manifest.REMOVED)
         assert len(open_or_build(digits.load(0), tmp_path / "m")) == 516
-        assert "does not hold the training split of digits: no row of an image is left out" in caplog.text
+        assert "does not hold the training split of digits: training leaves out the rows with the keys" in caplog.text
         caplog.clear()
         editor.compact()
-    alone = open_or_build(digits.load(0), tmp_path / "m")
-    assert len(alone) == 50 and "copies of it hand over its label" in caplog.text
+    alone = open_or_build(digits.load(0), tmp_path / "m", duplicates=0.0)
+    assert len(alone) == 50 and "no row of an image is left out" in caplog.text
     assert alone.row_of(digits.load(0).fingerprint("train"), np.array([3], np.int32)).tolist() == [-1]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rac_jax.memory import classes, edit, index, manifest, store
-from tests.memory.conftest import RECIPE, add
+from tests.memory.conftest import RECIPE, add, votes
 
 NAMES = ("ant", "bee", "cow", "dog", "elk")
 WIDTH = 6
@@ -49,6 +49,7 @@ def answers(folder, queries, k=5):
         "similarities": np.where(rows < 0, 0, similarities).tolist(),
         "counts": {name: int(count) for name, count in zip(memory.class_names, counts, strict=True) if count},
         "sums": {name: sums[i].tolist() for i, name in enumerate(memory.class_names) if counts[i]},
+        "votes": {name: np.round(shares, 5).tolist() for name, shares in votes(memory, rows, similarities).items()},
     }
 
 

@@ -140,6 +140,37 @@ def test_the_data_set_of_the_run_is_divided_as_the_run_did(command, config, tmp_
     assert "digits is divided into splits with data.seed=0; if the run did it with another, give" in caplog.text
 
 
+def written_table(pets):
+    paths = [str(path.relative_to(pets)) for path in sorted(pets.rglob("*.png"))]
+    (pets / "t.csv").write_text("\n".join(["path,label", *(f"{path},{path[:3]}" for path in paths)]))
+    return pets / "t.csv"
+
+
+@pytest.mark.parametrize("kind", ["folder", "table"])
+def test_a_split_of_the_runs_own_folder_is_what_it_was_in_the_run(kind, command, config, pets, tmp_path):
+    for name in ("cat", "sea_lion"):
+        for number in range(3, 13):
+            shutil.copy(pets / "cat" / "1.png", pets / name / f"{number}.png")
+    place = pets if kind == "folder" else written_table(pets)
+    config.data.update(name=f"{kind}:{place}", seed=3, val_share=0.2, test_share=0.4)
+    own, folder = data.load(config), tmp_path / "run" / "memory"
+    command("build", config=config, memory=str(folder))
+    workdirs.write_config(config, tmp_path / "run")
+    command("add", memory=str(folder), source="more", split="val", **{"from": f"{kind}:{place}"})
+    memory = store.read(folder)
+    assert memory.manifest.sources[1].fingerprint == own.fingerprint("val")
+    assert list(memory.images)[-len(own.split("val")) :] == own.split("val").images.references()
+    assert 0 < len(own.split("val")) < len(own.split("test"))
+    elsewhere = tmp_path / "alone" / "memory"
+    shutil.copytree(folder, elsewhere)
+    with pytest.raises(
+        ValueError, match=rf"--split=val: {kind}:.* has no splits, and no run beside the memory divided"
+    ):
+        command("add", memory=str(elsewhere), source="again", split="val", **{"from": f"{kind}:{place}"})
+    command("add", memory=str(elsewhere), source="again", **{"from": f"{kind}:{place}"})
+    assert manifest.read(elsewhere).sources[2].rows == 23
+
+
 def test_long_captions_are_shortened(command, config, tmp_path):
     np.save(tmp_path / "k.npy", np.eye(2, 32, dtype=np.float32))
     (tmp_path / "t.jsonl").write_text('{"caption": "word\\n' + 99 * "long " + '"}\n{"caption": "short"}')

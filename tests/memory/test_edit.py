@@ -107,6 +107,19 @@ def test_add_then_remove_then_compact_is_never_having_added(tmp_path, keys, reci
     assert after.version > memory.version
 
 
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf_sq", "ivf_rabitq"])
+def test_a_memory_whose_sources_were_all_removed_is_compacted_and_takes_others(tmp_path, keys, kind):
+    recipe = {**RECIPE, "keys": "float16", "index": {"kind": kind, "metric": "cosine", "m": 32, "ef_construction": 40}}
+    memory = make(tmp_path / "m", keys, recipe)
+    with edit.editing(memory.folder) as editor:
+        editor.set_state("train", manifest.REMOVED)
+        assert editor.compact() == 40
+    assert len(store.read(memory.folder)) == 0
+    add(memory.folder, "train", keys[::-1], fingerprint="g")
+    expected = make(tmp_path / "anew", keys[::-1], recipe)
+    assert found(store.read(memory.folder), keys, 5) == found(expected, keys, 5)
+
+
 def test_the_fingerprint_is_of_what_can_be_found(memory, keys):
     add(memory.folder, "more", keys + 1)
     more = store.read(memory.folder)

@@ -12,7 +12,7 @@ from rac_jax import config as configs
 from rac_jax.memory import check, edit, index, manifest, rows, store
 from rac_jax.memory.manifest import BadMemory
 from rac_jax.retrieval import retriever
-from tests.memory.conftest import RECIPE, add, make
+from tests.memory.conftest import RECIPE, VOTE, add, make, votes
 
 WIDTH = 8
 ODDS = (0.35, 0.25, 0.15, 0.15, 0.1)  # of the edits in a random sequence
@@ -240,6 +240,15 @@ def agree(memory, speaking, gone, query):
     found = nearest(memory, query, len(memory))
     assert not gone & set(found)
     assert found[:5] == sorted(nearness, key=lambda image: -nearness[image])[:5]
+    expected = {name: 0.0 for _, name, _ in speaking.values() if name is not None}
+    for image in sorted(nearness, key=lambda image: -nearness[image])[:9]:
+        if (name := speaking[image][1]) is not None:
+            expected[name] += np.exp(nearness[image] / VOTE["temperature"]) / labels.count(name)
+    total = sum(expected.values()) or 1.0
+    said = votes(memory, *index.search(memory.index, query[None], 9, 64, memory.allowed()))
+    assert {name: share[0] for name, share in said.items()} == {
+        name: pytest.approx(share / total, abs=1e-4) for name, share in expected.items()
+    }
 
 
 def test_the_index_is_extended_when_the_tail_is_long(folder, monkeypatch):

@@ -15,8 +15,8 @@ VOTE = {"temperature": 0.5, "tau": 1.0, "epsilon": 1e-3}
 def knowledge(keys, labels, classes, offset=0.0):
     keys, labels = np.asarray(keys, np.float32), np.asarray(labels, np.int32)
     counts, sums = np.zeros(classes, np.float32), np.zeros((classes, keys.shape[1]), np.float32)
-    np.add.at(counts, labels, 1)
-    np.add.at(sums, labels, keys)
+    np.add.at(counts, labels[labels >= 0], 1)
+    np.add.at(sums, labels[labels >= 0], keys[labels >= 0])
     centre = (sums[counts > 0] / counts[counts > 0, None]).mean(axis=0)
     return jax.tree.map(jnp.asarray, Knowledge(counts, sums, centre, labels, np.float32(offset)))
 
@@ -55,6 +55,15 @@ def test_rows_vote_with_their_weights():
     shares = np.exp(np.asarray(voices.vote(found, weighted, left_out, **VOTE))) - VOTE["epsilon"]
     votes = np.array([0.5 / 1.5, 0.25 / 0.25])
     np.testing.assert_allclose(shares[0], votes / votes.sum(), atol=1e-6)
+
+
+@pytest.mark.parametrize("unlabelled", [-1.0, -0.5])
+def test_a_nearer_row_without_a_label_does_not_silence_those_with_labels(unlabelled):
+    """With metric l2 similarities are far apart: weights relative to the nearest row of all would be too small."""
+    known = knowledge(np.eye(4, 3), [0, 1, -1, -1], classes=2)
+    found = neighbours(rows=[[2, 0, 1]], similarities=[[unlabelled, -5.0, -5.5]])
+    logits = voices.vote(found, known, None, **VOTE | {"temperature": 0.05})
+    np.testing.assert_allclose(np.exp(logits)[0] - VOTE["epsilon"], [1.0, np.exp(-10.0)], rtol=1e-2, atol=1e-5)
 
 
 def test_no_neighbour_at_all_is_no_opinion():

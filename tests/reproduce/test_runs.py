@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import digits
+from configs import demo, digits
 from rac_jax import config as configs
 from rac_jax import rules
 from rac_jax.reproduce import runs
@@ -89,6 +89,18 @@ def test_results_of_another_config_or_flag_are_not_taken(tmp_path):
     ]  # fmt: skip
     assert len({same, *others}) == 1 + len(others)
     assert folder("runtime", data__workers=2) != folder("runtime")  # times depend on it
+
+
+def test_a_field_that_was_given_holds_for_every_variant_also_where_it_is_the_named_ones_own():
+    """The command of a row passes the flag on, so the row's folder and config must have its value."""
+    config, flag = demo.get_config("instant"), "--config.train.epochs=20"
+    config.train.epochs, config.data.seed = 20.0, 3
+    assert demo.get_config("instant").train.epochs == 20 != demo.get_config("").train.epochs
+    flags = ["--config=configs/demo.py:instant", flag, "--config.data.seed=3"]
+    of_row = Experiment(Path("runs"), flags, config, "test").of(Row("default", {}, variant=""))
+    assert (of_row.config.train.epochs, of_row.config.data.seed) == (20, 3)
+    assert of_row.flags == ["--config=configs/demo.py", flag, "--config.data.seed=3"]
+    assert of_row.config.train.batch_size == demo.get_config("").train.batch_size
 
 
 def test_results_of_other_data_are_not_taken(tmp_path):

@@ -50,11 +50,30 @@ def test_no_copies_no_groups(memory, keys):
     assert duplicates.groups(memory, "not inside", 0.9999, 64) is None
 
 
-def test_an_image_with_many_copies(memory, keys):
-    add(memory.folder, "many", np.repeat(keys[:1], 30, axis=0))
+@pytest.mark.parametrize("copies", [30, 100, 300])
+def test_an_image_with_many_copies(memory, keys, copies):
+    add(memory.folder, "many", np.repeat(keys[:1], copies, axis=0))
     memory = store.read(memory.folder)
     groups = duplicates.groups(memory, "f", 0.9999, 64)
-    assert groups[40:].tolist() == [0] * 30
+    assert groups[40:].tolist() == [0] * copies
+
+
+def test_more_copies_than_are_looked_for_are_a_warning(memory, keys, caplog, monkeypatch):
+    monkeypatch.setattr(duplicates, "MOST", 16)
+    add(memory.folder, "many", np.repeat(keys[:1], 20, axis=0))
+    groups = duplicates.groups(store.read(memory.folder), "f", 0.9999, 64)
+    assert (groups[40:] == 0).sum() == 16
+    assert "1 of the training images have more than 16 copies: some are not left out" in caplog.text
+
+
+def test_own_rows_are_of_the_class_of_the_image_where_there_is_one(memory):
+    row_label = np.repeat(np.array([0, 1, -1, 3], np.int32), 10)
+    pairs = np.array([[0, 25], [0, 12], [0, 1], [2, 35], [2, 36]])
+    own, groups = duplicates.own_rows(pairs, np.array([1, 1, 0]), memory, row_label)
+    assert own.tolist() == [12, -1, 35]
+    assert groups[[1, 12, 25]].tolist() == [1, 1, 1] and groups[[35, 36]].tolist() == [35, 35] and groups[34] == 34
+    own, groups = duplicates.own_rows(np.zeros((0, 2), np.int64), np.array([1, 1]), memory, row_label)
+    assert own.tolist() == [-1, -1] and groups.tolist() == list(range(40))
 
 
 def test_augmented_queries_leave_out_their_copies_and_keep_k_neighbours(copied, snippets, keys):

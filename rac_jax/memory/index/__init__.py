@@ -100,8 +100,9 @@ def _faiss_kind(spec: Spec, rows: int) -> str:
 def add(index: Index, every: np.ndarray) -> Index:
     """The index with further keys: those of `every` [N, D], in stored form, that come after its last one."""
     rows = len(index), len(every)
-    if isinstance(index, FaissIndex) and len({_faiss_kind(index.spec, number) for number in rows}) > 1:
-        return build(every, index.spec)  # it outgrew its kind
+    outgrown = len({_faiss_kind(index.spec, number) for number in rows}) > 1
+    if isinstance(index, FaissIndex) and (outgrown or not len(index)):  # without keys, it has no centres of lists
+        return build(every, index.spec)
     index.add(every)
     return index
 

@@ -168,7 +168,7 @@ def _in_place(keys: np.ndarray, metric: int) -> faiss.Index:
 
 
 def _trained_lists(keys: np.ndarray, kind: str, metric: int) -> faiss.Index:
-    """Empty lists, 4 √N of them but none too short, around the centres of a sample of the keys."""
+    """Empty lists, 4 √N of them but none too short, around the centres of a sample of the keys, if there are any."""
     width, number = keys.shape[1], max(1, min(round(4 * len(keys) ** 0.5), len(keys) // LEARNT_FROM))
     centres = faiss.IndexFlat(width, metric)
     if kind == "ivf_rabitq":
@@ -176,7 +176,8 @@ def _trained_lists(keys: np.ndarray, kind: str, metric: int) -> faiss.Index:
     else:
         lists = faiss.IndexIVFScalarQuantizer(centres, width, number, HALF, metric, False)
     lists.cp.niter = ROUNDS
-    lists.train(np.ascontiguousarray(keys[:: max(1, len(keys) // (LEARNT_FROM * number))], np.float32))
+    if len(keys):
+        lists.train(np.ascontiguousarray(keys[:: max(1, len(keys) // (LEARNT_FROM * number))], np.float32))
     return lists
 
 
