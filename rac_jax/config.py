@@ -116,7 +116,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     c.memory.thumbnails = -1  # side in pixels of a small JPEG of each row; 0 = none; -1 = 96, up to a million rows
 
     # E may be trained for the data before the memory is made: B alone is trained, from E's weights, and E becomes the
-    # mean of the published and the trained weights (rac_jax/tuning.py)
+    # mean of the published and the trained weights (rac_jax/start/tuning.py)
     c.tune = ConfigDict()
     c.tune.share = 0.0  # of the trained weights in the mean; 0 = E stays as it is published
     c.tune.frozen = ""  # what of B is not trained, as optim.frozen

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -31,10 +29,8 @@ from rac_jax.retrieval import (
     familiarity,
     feed,
     knowledge,
-    prompts,
     reliability,
     retriever,
-    text_start,
     tokenizers,
 )
 from rac_jax.retrieval.encoder import Encoder
@@ -208,51 +204,6 @@ class Run:
         found = self.retriever.memory.manifest
         rows = found.rows_by_source(ENABLED)
         return {"memory": found.fingerprint, "sources": rows, "offset": float(self.retriever.knowledge.offset)}
-
-    def read_weights(self) -> dict[str, np.ndarray]:
-        """The arrays of the weights files of B and T, and a head made of class means or of texts, by path."""
-        trained = [role for role in configs.roles(self.config) if role != "encoder"]
-        arrays = {
-            f"{role}.{path}": array
-            for role in trained
-            for path, array in weights.from_config(self.config, role, getattr(self.model, role)).items()
-        }
-        if self.config.model.head_start == "means" and self.retriever is not None:
-            arrays["base_head.kernel"] = self._class_means(self.retriever.knowledge).T
-        if self.config.model.head_start == "text":
-            arrays["base_head.kernel"] = prompts.head(self.config, self.class_texts[: self.classes.trained])
-        return arrays
-
-    def text_head(self, params: Any, stats: Any) -> dict[str, np.ndarray]:
-        """The first values of the text head with config.model.text_start=memory; {} if they are random."""
-        if self.config.model.text_start == "random" or self.retriever is None or self.model.text is None:
-            return {}
-        graph = nnx.graphdef(self.model)
-
-        @functools.partial(jax.jit, out_shardings=sharding.replicated(self.mesh))
-        def read(params: Any, stats: Any, tokens: jax.Array) -> jax.Array:
-            return nnx.merge(graph, params, stats).text(tokens)
-
-        return text_start.head(
-            self.config,
-            self.retriever,
-            self.mesh,
-            self.dataset,
-            lambda tokens: read(params, stats, sharding.put_batch(self.mesh, {"tokens": tokens})["tokens"]),
-        )
-
-    def _class_means(self, known: Knowledge) -> np.ndarray:
-        """The mean keys of the trained classes, [L, D]; random directions for those without rows in the memory."""
-        counts, sums = (np.asarray(array)[: self.classes.trained] for array in (known.counts, known.sums))
-        means, absent = sums / np.maximum(counts, 1)[:, None], counts <= 0
-        if absent.any():  # a cosine with zeros has no useful gradient
-            logging.warning(
-                "config.model.head_start=means: %d of %d classes have no rows in the memory and start at random, as %s",
-                absent.sum(), len(counts), self.classes.names[int(absent.argmax())],
-            )  # fmt: skip
-            drawn = np.random.default_rng(self.config.seed).normal(size=means[absent].shape)
-            means[absent] = drawn * means.shape[1] ** -0.5
-        return means
 
     def check(self) -> None:
         """Raise the error of a failed lookup, if there was one."""

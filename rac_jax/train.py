@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from rac_jax import data, evaluate, losses, optimizer, sharding, tuning
+from rac_jax import data, evaluate, losses, optimizer, sharding
 from rac_jax.calibration import held_out, new_classes
 from rac_jax.checkpoints import Checkpoints
 from rac_jax.data import pipeline, record
@@ -27,6 +27,7 @@ from rac_jax.retrieval import feed
 from rac_jax.run import Run, keep_vocabulary
 from rac_jax.runtime import monitor, processes, workdirs
 from rac_jax.runtime.interruption import Interrupted, Interruption
+from rac_jax.start import tuning, values
 from rac_jax.weights import parameters
 
 
@@ -112,9 +113,9 @@ def abstract_state(run: Run, tx: optax.GradientTransformation) -> State:
 def initial_state(run: Run, tx: optax.GradientTransformation) -> State:
     """The first state: parameters from weights files or drawn, each array created where it is placed."""
     places = sharding.shardings(abstract_state(run, tx))
-    params, stats = parameters.place(run.make_model, run.read_weights(), places.params, places.stats)
-    for name, values in run.text_head(params, stats).items():
-        params["text_head"][name] = sharding.put_array(places.params["text_head"][name], values)
+    params, stats = parameters.place(run.make_model, values.given(run), places.params, places.stats)
+    for name, array in values.of_text_head(run, params, stats).items():
+        params["text_head"][name] = sharding.put_array(places.params["text_head"][name], array)
     opt_state = jax.jit(tx.init, out_shardings=places.opt_state)(params)
     return State(sharding.put_array(places.step, np.zeros((), np.int32)), params, stats, opt_state)
 

@@ -11,9 +11,10 @@ import pytest
 from flax import nnx
 
 from rac_jax import config as configs
-from rac_jax import data, models, rules, train, tuning
+from rac_jax import data, models, rules, train
 from rac_jax.data import dataset
 from rac_jax.retrieval import encoder
+from rac_jax.start import tuning
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]

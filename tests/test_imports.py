@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1] / "rac_jax"
 # From the bottom to the top. A module or room imports only what stands before it.
 LAYERS = (
     "config", "rules", "sharding", "runtime", "metrics", "data", "models", "losses", "weights", "memory",
-    "retrieval", "run", "tuning", "optimizer", "calibration", "answering", "checkpoints", "report", "evaluate",
+    "retrieval", "run", "start", "optimizer", "calibration", "answering", "checkpoints", "report", "evaluate",
     "train",
     "predict", "export", "api", "serve", "reproduce", "bench", "compile", "main",
 )  # fmt: skip

@@ -10,6 +10,7 @@ from rac_jax.config import ConfigError
 from rac_jax.memory import edit, manifest
 from rac_jax.retrieval import feed
 from rac_jax.run import Run
+from rac_jax.start import values
 from tests import tiny
 from tests.memory.conftest import add
 from tests.retrieval.test_views import config as shared_blocks
@@ -92,14 +93,14 @@ def test_a_head_of_means_starts_at_random_for_classes_without_rows(tmp_path, cap
     config = shared_blocks(devices=1)
     config.memory.keep.classes = 0.8
     run = Run.from_config(config, tmp_path)
-    kernel, counts = run.read_weights()["base_head.kernel"], run.retriever.memory.class_counts()
+    kernel, counts = values.given(run)["base_head.kernel"], run.retriever.memory.class_counts()
     absent = counts == 0
     assert absent.sum() == 2
     assert "2 of 10 classes have no rows in the memory and start at random, as " in caplog.text
     np.testing.assert_allclose(np.linalg.norm(kernel[:, absent], axis=0), 1.0, atol=0.5)
     means = run.retriever.memory.class_sums()[~absent] / counts[~absent, None]
     np.testing.assert_allclose(kernel[:, ~absent], means.T, rtol=1e-5)
-    assert np.isfinite(kernel).all() and run.read_weights()["base_head.kernel"].tolist() == kernel.tolist()
+    assert np.isfinite(kernel).all() and values.given(run)["base_head.kernel"].tolist() == kernel.tolist()
 
 
 def test_damaged_weights_of_b_are_noticed_before_the_memory_is_built(tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from rac_jax import config as configs
-from rac_jax import data, optimizer, run, tuning
+from rac_jax import data, optimizer, run
 from rac_jax.compile import programs
 from rac_jax.config import ConfigError
 from rac_jax.data import record
@@ -23,6 +23,7 @@ from rac_jax.data.decode import BadImage
 from rac_jax.memory import build
 from rac_jax.retrieval import feed
 from rac_jax.retrieval.views import AUGMENTATION
+from rac_jax.start import tuning
 
 STEPS = 2  # that are timed, after one that is not
 IMAGES = 8  # that are decoded

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from rac_jax import data, evaluate, metrics, sharding, train, tuning
+from rac_jax import data, evaluate, metrics, sharding, train
 from rac_jax.data import subset
 from rac_jax.data.dataset import Dataset
 from rac_jax.memory import build, sources, store
 from rac_jax.metrics import Counts
 from rac_jax.reproduce.further import KEPT_CLASSES, SHARES, at
 from rac_jax.retrieval import encoder as encoders
+from rac_jax.start import tuning
 
 
 @dataclasses.dataclass(frozen=True)

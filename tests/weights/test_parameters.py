@@ -7,6 +7,7 @@ from flax import nnx
 
 from rac_jax import models, optimizer, sharding, train
 from rac_jax.run import Run
+from rac_jax.start import values
 from rac_jax.weights import parameters
 from tests import tiny
 
@@ -80,7 +81,7 @@ def test_a_system_holds_shapes_and_a_state_has_the_weights_of_files(tmp_path):
     state, like = train.initial_state(parts, tx), train.abstract_state(parts, tx)
     assert jax.tree.structure(state) == jax.tree.structure(like)
     jax.tree.map(lambda a, b: (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding) or 1 / 0, state, like)
-    read = parts.read_weights()
+    read = values.given(parts)
     np.testing.assert_array_equal(state.params["base"]["top"]["kernel"], read["base.top.kernel"])
     np.testing.assert_array_equal(state.stats["base"]["top"]["norm"]["mean"], read["base.top.norm.mean"])
     assert 0.01 < np.std(state.params["base_head"]["kernel"]) < 1

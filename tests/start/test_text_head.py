@@ -4,8 +4,8 @@ import numpy as np
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from rac_jax import evaluate, optimizer, train
-from rac_jax.retrieval import text_start
 from rac_jax.run import Run
+from rac_jax.start import text_head
 from tests import tiny
 
 
@@ -19,25 +19,25 @@ def clouds(each: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_the_discriminant_is_that_of_scikit_learn():
     features, labels = clouds(40)
-    reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=text_start.SHRUNK, priors=np.full(5, 0.2))
+    reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=text_head.SHRUNK, priors=np.full(5, 0.2))
     expected = reference.fit(features, labels).decision_function(features)
-    kernel, bias = text_start.discriminant(features, labels, 5)
+    kernel, bias = text_head.discriminant(features, labels, 5)
     logits = features @ kernel + bias
     np.testing.assert_allclose(logits, expected - expected.mean(axis=1, keepdims=True), atol=1e-4)
 
 
 def test_a_class_with_one_image_and_features_without_spread():
-    kernel, bias = text_start.discriminant(np.eye(3), np.array([0, 1, 1]), 2)
+    kernel, bias = text_head.discriminant(np.eye(3), np.array([0, 1, 1]), 2)
     assert np.isfinite(kernel).all() and np.isfinite(bias).all()
-    kernel, bias = text_start.discriminant(np.ones((3, 4)), np.array([0, 1, 2]), 3)
+    kernel, bias = text_head.discriminant(np.ones((3, 4)), np.array([0, 1, 2]), 3)
     np.testing.assert_array_equal(kernel, 0)
     np.testing.assert_array_equal(bias, 0)
 
 
 def test_a_class_without_images_has_the_lowest_bias():
     features, labels = clouds(40)
-    kernel, bias = text_start.discriminant(features, labels, 6)
-    expected_kernel, expected_bias = text_start.discriminant(features, labels, 5)
+    kernel, bias = text_head.discriminant(features, labels, 6)
+    expected_kernel, expected_bias = text_head.discriminant(features, labels, 5)
     np.testing.assert_allclose(kernel, np.pad(expected_kernel, ((0, 0), (0, 1))), atol=1e-5)
     np.testing.assert_allclose(bias, np.append(expected_bias, expected_bias.min()), atol=1e-5)
 
@@ -46,17 +46,17 @@ def test_logits_of_few_images_are_made_less_certain():
     random, labels = np.random.default_rng(0), np.repeat(np.arange(14), 20)
     means = 0.3 * random.normal(0, 1, (14, 384))
     features, fresh = (random.normal(0, 1, (280, 384)) + means[labels] for _ in range(2))
-    kernel, bias = text_start.discriminant(features, labels, 14)
-    factor = text_start.best_factor(features, labels, 14)
+    kernel, bias = text_head.discriminant(features, labels, 14)
+    factor = text_head.best_factor(features, labels, 14)
     logits = fresh @ kernel + bias
-    best = max(text_start.FACTORS, key=lambda f: text_start._likelihood(f * logits, labels))
+    best = max(text_head.FACTORS, key=lambda f: text_head._likelihood(f * logits, labels))
     assert factor < 1 and 0.5 <= factor / best <= 2
 
 
 def test_some_images_of_each_class_are_read():
-    labels = np.repeat([1, 0, 2], [500, 3, text_start.EACH])
-    chosen = text_start.some_of_each(labels)
-    assert np.bincount(labels[chosen]).tolist() == [3, text_start.EACH, text_start.EACH]
+    labels = np.repeat([1, 0, 2], [500, 3, text_head.EACH])
+    chosen = text_head.some_of_each(labels)
+    assert np.bincount(labels[chosen]).tolist() == [3, text_head.EACH, text_head.EACH]
     assert (np.diff(chosen) > 0).all() and chosen[0] == 0 and chosen[-1] == len(labels) - 1
 
 

@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from rac_jax import evaluate, rules, train, tuning, weights
+from rac_jax import evaluate, rules, train, weights
 from rac_jax.config import ConfigError
 from rac_jax.export import folder as export
 from rac_jax.memory import store
 from rac_jax.run import ENCODER, Run
+from rac_jax.start import tuning
 from tests import tiny
 
 SHARE = 0.25
