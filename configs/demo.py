@@ -49,15 +49,16 @@ def get_config(variant: str = "") -> ConfigDict:
         c.train.update(batch_size=32, epochs=20.0)
     elif variant in ("", "finetune"):
         config.finetuned(c)
-        c.data.randaugment_layers = 0
-        c.optim.update(frozen=r"base\.(stem|blocks\.[0-4]\.)", learning_rate=5e-4, warmup_epochs=1.0)
-        c.train.update(batch_size=32, views=4, epochs=10.0)
+        c.train.update(batch_size=32, calibrate_new=True)
         if variant == "finetune":
             _all_of_b(c)
     else:
         _paper(c)
     if variant == "":
+        # Text is shown, but adds nothing. On val and more, 3 seeds: 93.8 % (log-likelihood −0.21) with these weights,
+        # 92.9 % (−0.25) with four equal ones, 93.9 % (−0.22) with equal ones without text.
         c.model.voices = "base+text+vote+prototype"
+        c.model.weights.update(base=1.0, text=0.0, vote=0.5, prototype=0.5)
     if variant == "instant":
         c.train.then = "configs/demo.py:finetune"
     if variant in ("vote", "base", "text"):
