@@ -38,6 +38,7 @@ def get_config(variant: str = "") -> ConfigDict:
     c.model.base.weights = c.model.encoder.weights = "efficientnet_lite0:imagenet"
     c.model.text.update(width=128, depth=2, heads=4, projection=128)
     c.eval.batch_size = 128
+    c.tune.batch_size = 64
     if variant == "":
         config.instant(c)
         c.train.then = "configs/folder.py:finetune"
@@ -45,7 +46,6 @@ def get_config(variant: str = "") -> ConfigDict:
         config.finetuned(c)
     elif variant == "tuned":
         config.tuned(c)
-        c.tune.batch_size = 64
     else:
         c.data.workers = 2
         c.optim.learning_rate = 3e-4

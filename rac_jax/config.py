@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 VOICES = ("base", "text", "vote", "prototype")
 KEYS = "keys"  # config.model.base.name: B = E
+UPPER_BLOCKS = r"base\.(stem|blocks\.([0-9]|10)\.)"  # what is frozen of EfficientNet-Lite0 if they are trained
 
 
 class ConfigError(ValueError):
@@ -195,9 +196,7 @@ def instant(c: ConfigDict) -> None:
     c.optim.update(name="sgd", learning_rate=0.05, min_learning_rate=0.0, warmup_epochs=0.0, weight_decay=0.01)
     c.optim.clip = 1e3
     c.train.update(batch_size=128, epochs=20.0, calibrate_new=True)
-
-
-UPPER_BLOCKS = r"base\.(stem|blocks\.([0-9]|10)\.)"  # what is frozen of EfficientNet-Lite0 if they are trained
+    c.tune.update(frozen=UPPER_BLOCKS, views=4)  # with tune.share, which is 0 here
 
 
 def tuned(c: ConfigDict) -> None:
@@ -206,8 +205,7 @@ def tuned(c: ConfigDict) -> None:
     The values were chosen on held-out training images of CIFAR-100-LT (EfficientNet-Lite0, 128 pixels).
     """
     instant(c)
-    c.tune.update(share=0.5, frozen=UPPER_BLOCKS, views=4)
-    c.train.calibrate_new = False  # E knows the classes that would be left out
+    c.tune.share = 0.5
 
 
 def finetuned(c: ConfigDict) -> None:

@@ -38,6 +38,7 @@ def default_config() -> ConfigDict:
     c.data.val_share = 0.0
     c.model.encoder.update(name="efficientnet_lite0", weights="efficientnet_lite0:imagenet")
     c.eval.batch_size = 128
+    c.tune.batch_size = 64
     configs.instant(c)
     return c
 
