@@ -1,8 +1,9 @@
 """Photos of fruit, long-tailed: memory, training and evaluation in minutes on a CPU. The requirements have the data.
 
-    python -m rac_jax.main --config=configs/demo.py             # RAC+: all four voices
+    python -m rac_jax.main --config=configs/demo.py             # RAC+: B's upper blocks trained beside the memory
     python -m rac_jax.main --config=configs/demo.py:finetune    # all of B trained, with vote and prototypes
     python -m rac_jax.main --config=configs/demo.py:instant     # vote and prototypes, read from the memory: seconds
+    python -m rac_jax.main --config=configs/demo.py:tuned       # the same, with an E that is trained for it first
     python -m rac_jax.main --config=configs/demo.py:vote        # the vote alone, without any training
     python -m rac_jax.main --config=configs/demo.py:keys        # a cosine head on E's keys (B = E)
     python -m rac_jax.main --config=configs/demo.py:rac_keys    # the paper's RAC with B = E: base and text on E's keys
@@ -26,7 +27,7 @@ from ml_collections import ConfigDict
 
 from rac_jax import config
 
-VARIANTS = ("", "finetune", "instant", "vote", "keys", "rac_keys", "rac", "base", "text", "ce", "balce")
+VARIANTS = ("", "finetune", "tuned", "instant", "vote", "keys", "rac_keys", "rac", "base", "text", "ce", "balce")
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -42,6 +43,12 @@ def get_config(variant: str = "") -> ConfigDict:
     c.memory.encode_batch = 64
     if variant in ("instant", "vote", "keys"):
         config.instant(c)
+        c.train.batch_size = 32
+    elif variant == "tuned":
+        config.tuned(c)
+        c.data.randaugment_layers = 0
+        c.tune.update(frozen=r"base\.(stem|blocks\.[0-4]\.)", views=6, epochs=12.0, batch_size=32)
+        c.tune.update(learning_rate=3e-4, warmup_epochs=2.0)
         c.train.batch_size = 32
     elif variant == "rac_keys":
         config.on_keys(c)
