@@ -206,6 +206,7 @@ def tuned(c: ConfigDict) -> None:
     """
     instant(c)
     c.tune.share = 0.5
+    c.model.sharpness = 0.8  # log-likelihood −1.37 instead of −1.46, mean over classes
 
 
 def finetuned(c: ConfigDict) -> None:

@@ -8,6 +8,7 @@ config.memory.dir. With config.tune each run has an E of its own, trained on its
 
 import contextlib
 import dataclasses
+import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +64,7 @@ class Memories:
 def measure(config: ConfigDict, workdir: Path) -> dict[str, Any]:
     """The `figures` of a table: accuracies in % after the last edit, and before it."""
     if config.tune.share:
-        config = tuning.with_tuned_encoder(config, workdir, train.train)
+        config = tuning.with_tuned_encoder(config, workdir, functools.partial(train.train, evaluated=False))
         config.tune.share, config.memory.dir = 0.0, str(workdir / "everything")  # from now on, E is that file
     memories = Memories.of(config)
     labels = memories.dataset.split("train").labels

@@ -8,14 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 import rac_jax
 from rac_jax import data, weights
-from rac_jax.export import __main__ as export_command
 from rac_jax.export import folder as export
 from rac_jax.memory import manifest, store
 from rac_jax.retrieval import tokenizers
@@ -147,7 +145,8 @@ def test_weights_given_as_a_file_are_named_without_its_folder_and_found_in_the_w
     with pytest.raises(FileNotFoundError, match=r"e\.pth' is neither a file nor one of"):
         rac_jax.load(run)
     model = rac_jax.load(run, weights_dir=str(tmp_path / "here"))
-    model.save(tmp_path / "with", with_encoder=True)
+    given = [f"--workdir={run}", f"--to={tmp_path / 'with'}", f"--weights_dir={tmp_path / 'here'}", "--with-encoder"]
+    subprocess.run([sys.executable, "-m", "rac_jax.export", *given], check=True)
     assert (tmp_path / "with" / "encoder" / "e.pth").is_file()
     model.save(tmp_path / "new")
     found = workdirs.read_config(tmp_path / "new").model.encoder.weights
@@ -158,15 +157,6 @@ def test_weights_given_as_a_file_are_named_without_its_folder_and_found_in_the_w
     expected = model.predict(image)
     for moved in (rac_jax.load(tmp_path / "new", weights_dir=str(tmp_path / "here")), rac_jax.load(tmp_path / "with")):
         assert moved.predict(image) == expected
-
-
-def test_the_command_takes_a_weights_folder(trained, tmp_path, monkeypatch):
-    given = {"workdir": trained, "to": tmp_path, "with_encoder": True, "step": None, "weights_dir": "here"}
-    found = {}
-    monkeypatch.setattr(export_command.flags, "FLAGS", SimpleNamespace(**given))
-    monkeypatch.setattr(export, "write", lambda *paths, **options: found.update(options))
-    export_command.main(["export"])
-    assert found == {"with_encoder": True, "step": None, "weights_dir": "here"}
 
 
 def test_the_card_has_the_tables_of_its_step_alone(trained, tmp_path):
