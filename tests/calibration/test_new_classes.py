@@ -82,6 +82,6 @@ def test_some_images_of_each_class_are_held_out_and_one_is_left():
 )
 def test_runs_whose_new_classes_get_no_offset_say_so(output, speaking, metric, said, caplog):
     model = SimpleNamespace(output=output, settings=SimpleNamespace(speaking=speaking))
-    config = SimpleNamespace(memory=SimpleNamespace(metric=metric))
+    config = SimpleNamespace(memory=SimpleNamespace(metric=metric), tune=SimpleNamespace(share=0.0))
     assert new_classes.offset(SimpleNamespace(model=model, config=config, retriever=object())) == 0.0
     assert ("the offset of new classes is 0: it needs several voices" in caplog.text) == said

@@ -1,11 +1,13 @@
 """E is trained for the data, becomes the mean of two sets of weights, and the memory is made with it."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from rac_jax import evaluate, rules, train, weights
+from rac_jax.calibration import new_classes, on_keys
 from rac_jax.config import ConfigError
 from rac_jax.export import folder as export
 from rac_jax.memory import store
@@ -58,6 +60,13 @@ def test_the_memory_is_made_with_it(tuned):
     other = Run.from_config(config(share=0.0), tuned / "other").retriever.encoder
     keys, published = (np.asarray(e.encode(e.parameters, pixels)) for e in (run.retriever.encoder, other))
     assert np.abs(keys - published).max() > 1e-3
+
+
+def test_training_images_do_not_stand_for_new_ones(tuned):
+    """E has seen them, and all classes: neither sets of labels nor an offset are found with their keys."""
+    run, *_ = evaluate.restore(config(), tuned, None, split="test")
+    assert new_classes.offset(run) == 0.0 and not on_keys.possible(run)
+    assert on_keys.possible(dataclasses.replace(run, config=config(share=0.0)))
 
 
 def test_it_is_trained_once_and_the_run_can_be_moved(tuned, tmp_path):
