@@ -2,7 +2,7 @@
 
     python -m rac_jax.main --config=configs/cifar100_lt.py:instant --config.data.root=DIR    # RAC+, in minutes on a CPU
     python -m rac_jax.main --config=configs/cifar100_lt.py:finetune --config.data.root=DIR   # B trained as well
-    python -m rac_jax.main --config=configs/cifar100_lt.py:tuned --config.data.root=DIR      # the same, E trained first
+    python -m rac_jax.main --config=configs/cifar100_lt.py:tuned --config.data.root=DIR      # :instant, E trained first
     python -m rac_jax.main --config=configs/cifar100_lt.py:rac --config.data.root=DIR        # RAC on the same blocks
     python -m rac_jax.main --config=configs/cifar100_lt.py:base --config.data.root=DIR       # B alone on them, LACE
     python -m rac_jax.main --config=configs/cifar100_lt.py --config.data.root=DIR            # the paper's RAC, all of B
@@ -108,7 +108,7 @@ def _small(c: ConfigDict) -> None:
     c.model.text.update(width=64, depth=2, heads=4, projection=64)
     c.model.dtype = "float32"
     c.memory.lookup = "cached"
-    c.optim.frozen = config.UPPER_BLOCKS
+    c.optim.frozen = config.LOWER_BLOCKS
     c.optim.learning_rate = 1e-3
     c.optim.warmup_epochs = 1.0
     c.train.epochs = 3.0

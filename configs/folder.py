@@ -1,8 +1,8 @@
-"""Your own images: one folder a class.
+"""Your own images: one folder per class.
 
-    python -m rac_jax.main --config=configs/folder.py --config.data.root=DIR            # from the memory, in seconds
-    python -m rac_jax.main --config=configs/folder.py:finetune --config.data.root=DIR   # and B's upper blocks trained
-    python -m rac_jax.main --config=configs/folder.py:tuned --config.data.root=DIR      # from it, with an E of its own
+    python -m rac_jax.main --config=configs/folder.py --config.data.root=DIR            # vote and prototype, in seconds
+    python -m rac_jax.main --config=configs/folder.py:finetune --config.data.root=DIR   # B's upper blocks trained, too
+    python -m rac_jax.main --config=configs/folder.py:tuned --config.data.root=DIR      # the same, E trained first
     python -m rac_jax.main --config=configs/folder.py:rac --config.data.root=DIR        # the paper's RAC
     python -m rac_jax.data --config=configs/folder.py --config.data.root=DIR            # only look at the data
 

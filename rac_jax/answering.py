@@ -1,7 +1,7 @@
 """Answers for batches of images, with a state of a run: each voice's label and probability, and the neighbours.
 
-What the memory knows is padded. An edit that adds rows or classes fills the padding, so that the compiled programs stay
-the same; only when it is used up are there new shapes.
+Arrays of the memory are padded. An edit that adds rows or classes fills the padding, so that the compiled programs can
+be reused; new shapes are compiled only when the padding is full.
 """
 
 import dataclasses

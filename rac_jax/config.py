@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 VOICES = ("base", "text", "vote", "prototype")
 KEYS = "keys"  # config.model.base.name: B = E
-UPPER_BLOCKS = r"base\.(stem|blocks\.([0-9]|10)\.)"  # what is frozen of EfficientNet-Lite0 if they are trained
+LOWER_BLOCKS = r"base\.(stem|blocks\.([0-9]|10)\.)"  # of EfficientNet-Lite0: frozen where only the others are trained
 
 
 class ConfigError(ValueError):
@@ -74,7 +74,7 @@ def default(name: str = "run", variant: str = "", variants: Collection[str] = ()
     # The start of the base head: random | means (class means of E's keys: B must start as E) | text (features of
     # model.prompt for each class: B is CLIP's image tower, model.text its text tower, with the same weights)
     c.model.head_start = "random"
-    # The start of the text head: random | memory (T, as it starts, reads the neighbours of training images: a vote)
+    # The start of the text head: random | memory (a discriminant of what T, as it starts, reads for training images)
     c.model.text_start = "random"
     c.model.prompt = "a photo of a {}."  # head_start "text": {} stands for the class
     c.model.scale = "learned"  # of fusion "paper": paper (L/2) | sqrt (√L/2) | learned, from √L/2 on
@@ -196,7 +196,7 @@ def instant(c: ConfigDict) -> None:
     c.optim.update(name="sgd", learning_rate=0.05, min_learning_rate=0.0, warmup_epochs=0.0, weight_decay=0.01)
     c.optim.clip = 1e3
     c.train.update(batch_size=128, epochs=20.0, calibrate_new=True)
-    c.tune.update(frozen=UPPER_BLOCKS, views=4)  # with tune.share, which is 0 here
+    c.tune.update(frozen=LOWER_BLOCKS, views=4)  # used if tune.share is set
 
 
 def tuned(c: ConfigDict) -> None:
@@ -220,7 +220,7 @@ def finetuned(c: ConfigDict) -> None:
     c.model.dtype = "float32"
     c.memory.k, c.memory.lookup = 50, "cached"
     c.loss.smoothing = 0.0
-    c.optim.frozen = UPPER_BLOCKS
+    c.optim.frozen = LOWER_BLOCKS
     c.optim.update(learning_rate=1e-3, min_learning_rate=0.0, warmup_epochs=0.5, weight_decay=5e-4)
     c.train.update(views=4, epochs=8.0, batch_size=64, then="", calibrate_new=True)
 

@@ -66,7 +66,7 @@ def restore(config: ConfigDict, workdir: Path, step: int | None, *, split: str =
 
 
 def with_own_table(config: ConfigDict, workdir: Path) -> ConfigDict:
-    """The config with the table of the pictures in the run's own folder, also if this was copied or moved."""
+    """The config with the table of images that lies in the run's own folder, wherever this folder is now."""
     kind, _, file = config.data.name.partition(":")
     inside = Path(*Path(file).parts[-3:])  # images/<name>/<table>
     here = Path(file).is_absolute() and Path(file).exists()

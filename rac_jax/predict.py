@@ -1,9 +1,9 @@
 """Classify images with a trained run: python -m rac_jax.predict --workdir=DIR IMAGE|FOLDER… [--json] [--coverage=0.9]
 
-Prints for each image the label, its probability, the vote of each voice, and the neighbours in the memory, with a
+Prints for each image the label, its probability, the answer of each voice, and the neighbours in the memory, with a
 mark on those that have the same label. With --json, prints one JSON object per line. With --coverage, also prints a set
-of labels that holds the true one so often. A file that is not a usable image is skipped with a message, and the exit
-code is then 1.
+of labels that contains the true one with that probability. A file that is not a usable image is skipped with a
+message, and the exit code is then 1.
 """
 
 import itertools

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1] / "rac_jax"
 LAYERS = (
     "config", "rules", "sharding", "runtime", "metrics", "data", "models", "losses", "weights", "memory",
     "retrieval", "run", "start", "optimizer", "calibration", "answering", "checkpoints", "report", "evaluate",
-    "train",
+    "hooks", "train",
     "predict", "export", "api", "serve", "reproduce", "bench", "compile", "main",
 )  # fmt: skip
 

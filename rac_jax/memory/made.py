@@ -1,4 +1,4 @@
-"""Synthetic keys, in any number, with near neighbours as real keys have: for measurements."""
+"""Synthetic keys, in any number, with near neighbours like those of real keys: for measurements."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ MOVED = 0.6  # how far keys are moved: the share of the deviation that is redraw
 
 
 def keys(rows: int, width: int, seed: int = 0) -> np.ndarray:
-    """Unit vectors [rows, width] float32, among which a search of a graph goes as it does among real ones.
+    """Unit vectors [rows, width] float32. A graph search makes about as many comparisons among them as among real keys.
 
     They lie around a common mean, and their variance falls as a power of the dimension. With this power HNSW compares
     a query with about as many keys (515, 994 and 1,684 among 678, 2,712 and 10,847) as among EfficientNet-Lite0's of

@@ -1,8 +1,9 @@
 """How familiar an image is: are the rows near it as near as those around held-out images?
 
 Held-out images are some of the split val, whose keys training keeps in the run's folder. A run without them holds out
-some of the memory's own images in turn. E is not trained, so both are as new to it as the image that is asked about.
-An image of a kind that the memory does not know has no near rows, and its answer should not be trusted.
+some of the memory's own images in turn. A published E has seen neither. An E that was trained for the data
+(config.tune) has seen the memory's images, so that such a run needs a split val. An image of a kind that the memory
+does not know has no near rows, and its answer should not be trusted.
 """
 
 from pathlib import Path

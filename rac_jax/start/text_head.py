@@ -1,7 +1,7 @@
-"""Where the text head starts with model.text_start="memory": it already reads the neighbours as a vote would.
+"""The start of the text head with model.text_start="memory": a linear discriminant.
 
-T reads the neighbours of some training images of each class as it is, from a file or at random, and the head is the
-linear discriminant of the features that come out. A random transformer keeps enough of the words for that.
+T, as it starts (from a file or at random), reads the neighbours of some training images of each class, and the head is
+the linear discriminant of its features. A random transformer keeps enough of the words for that.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """E itself, trained for the data before the memory is made (config.tune).
 
 B alone is trained, from E's weights. E then becomes the mean of the published and the trained weights, and the
-memory is made with it: whatever is read from the memory gains, and follows edits as before. The trained weights alone
+memory is made with it: vote and prototype become more accurate, and still follow edits. The trained weights alone
 would fit the training images better than images that are added later; the mean hardly does.
 """
 
@@ -30,7 +30,7 @@ Train = Callable[[ConfigDict, Path], Any]  # trains a run in a folder and return
 
 
 def with_tuned_encoder(config: ConfigDict, workdir: Path, train: Train) -> ConfigDict:
-    """The config with the E that config.tune describes, which is trained now unless it was before.
+    """The config with the E that config.tune describes. E is trained now unless the folder has it.
 
     Args:
       config: of the run.

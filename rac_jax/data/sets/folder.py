@@ -7,6 +7,8 @@ Without them: DIR/cat/1.jpg, and test and validation images are held out here.
 import dataclasses
 from pathlib import Path
 
+from absl import logging
+
 from rac_jax.data import files, long_tail
 from rac_jax.data.dataset import Dataset, Split, texts, with_test
 from rac_jax.data.reading import ENDINGS
@@ -69,6 +71,9 @@ def _hold_out(
 ) -> Dataset:
     shares = {name: share for name, share in (("val", val_share), ("test", test_share)) if share > 0}
     positions = long_tail.held_out(everything.labels, shares, seed)
+    if "val" in positions and not len(positions["val"]):
+        logging.warning("%s: no split val, because no class has enough images for a share of %g", root, val_share)
+        del positions["val"]
     splits = {name: dataclasses.replace(everything.select(chosen), name=name) for name, chosen in positions.items()}
     return dataclasses.replace(_dataset(root, class_names, splits), held_out=True)
 

@@ -51,6 +51,15 @@ def test_only_validation_is_the_test(tmp_path: Path):
     assert found.split("test").images.references() == ["val/b/2.png"]
 
 
+def test_small_classes_have_no_val(tmp_path: Path, caplog):
+    make(tmp_path, [f"{name}/{i}.png" for name in "ab" for i in range(4)])
+    found = create(tmp_path)
+    assert {name: len(split) for name, split in found.splits.items()} == {"train": 6, "test": 2}
+    assert "no split val" in caplog.text
+    with pytest.raises(ValueError, match="no image is left for test; set config"):
+        create(tmp_path, test_share=0.1)
+
+
 @pytest.mark.parametrize("prefix", ["", "train/"])
 def test_held_out(tmp_path: Path, prefix: str):
     make(tmp_path, [f"{prefix}{name}/{i}.png" for name in "ab" for i in range(20)])
