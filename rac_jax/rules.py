@@ -251,8 +251,9 @@ def _relations(config: ConfigDict, devices: int) -> Iterator[tuple[str, bool, st
     yield "model.head_start", config.model.head_start != "text" or (trained_base and towers), words
     summed = len(speaking) == 1 or config.model.fusion == "sum" or speaking == ("base", "text")
     yield "model.fusion", summed, "sum for other voices than base+text"
-    read = config.model.text_start == "random" or ("text" in speaking and config.model.head == "linear")
-    yield "model.text_start", read, "random unless there is a voice text with a linear head (model.head)"
+    linear = config.model.head == "linear" and not config.loss.name.startswith("ldam")  # whose heads are cosines
+    read = config.model.text_start == "random" or ("text" in speaking and linear)
+    yield "model.text_start", read, "random unless there is a voice text with a linear head (model.head, loss.name)"
     balanced = config.loss.name != "balce" or config.loss.reweight == "none"
     yield "loss.reweight", balanced, "none with loss.name=balce, which has weights of its own (1 / class count)"
     words = "the server's address for memory.index=milvus, as http://localhost:19530"

@@ -268,7 +268,10 @@ def _assembled(
             train_fingerprint=train_fingerprint(),
             train=dataset.split("train") if training else None,
         )
-        found = dataclasses.replace(found, held_out=None if training else familiarity.read(workdir, e.width))
+        held_out = None if training else familiarity.read(workdir, e.width)
+        if held_out is None and config.tune.share:  # E has seen the memory's own images
+            held_out = np.zeros((0, e.width), np.float32)
+        found = dataclasses.replace(found, held_out=held_out)
     make_model = functools.partial(_model, config, classes.trained, e.width if e else 0, tokenizer)
     counts = _padded(counts, len(classes))
     return Run(config, mesh, dataset, classes, counts, found, make_model, nnx.eval_shape(make_model))

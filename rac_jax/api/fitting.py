@@ -49,6 +49,8 @@ def adapt(config: ConfigDict, given: set[str]) -> None:
     every.data.on_bad_image = "error"  # only counted here
     dataset = data.load(every)
     images = len(dataset.split("train"))
+    if config.tune.share and "model.sharpness" not in given:
+        config.model.sharpness = configs.TUNED_SHARPNESS
     if "memory.k" not in given:
         config.memory.k = max(1, min(config.memory.k, images // 2))
     if "eval.split" not in given and config.eval.split not in dataset.splits:

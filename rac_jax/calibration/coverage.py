@@ -158,7 +158,8 @@ def require(workdir: Path, step: int, memory: str | None) -> Coverage:
     if found is None:
         raise ValueError(
             f"{workdir} has no {FILE} for step {step}: sets of labels need held-out images. Training keeps it for data "
-            "with a split val (data.val_share), and for voices that need E's keys only (vote, prototype)"
+            "with a split val (data.val_share), and for voices that need E's keys only (vote, prototype; without "
+            "tune.share)"
         )
     if found.memory != memory:
         _warn_of_other_memory(workdir, memory)

@@ -29,6 +29,7 @@ from rac_jax.data.dataset import Dataset
 from rac_jax.memory import index, manifest
 from rac_jax.retrieval import feed
 from rac_jax.runtime import files, monitor, processes
+from rac_jax.start import tuning
 
 STEPS = 5  # timed, after one that is not
 INPUT_SECONDS = 10.0
@@ -50,6 +51,11 @@ class Found:
     programs: dict[str, Program] = dataclasses.field(default_factory=dict)
     compiled: dict[str, Compiled] = dataclasses.field(default_factory=dict)
     step: float = 0.0  # seconds
+
+    @property
+    def trained(self) -> ConfigDict:
+        """The config of the training that takes most: with config.tune, that of E."""
+        return tuning.stage(self.config) if self.config.tune.share else self.config
 
 
 def check(config: ConfigDict, workdir: Path) -> bool:
@@ -94,8 +100,10 @@ def _driver() -> str:
 
 def _config(found: Found) -> str:
     rules.validate(found.config, devices=jax.device_count())
-    rows = sharding.padded_size(found.config.train.batch_size, jax.device_count(), found.config.train.accumulate)
-    return f"{found.config.name}, batch {found.config.train.batch_size}, {rows // jax.device_count()} rows a device"
+    if found.config.tune.share:
+        tuning.checked_stage(found.config)
+    rows = sharding.padded_size(found.trained.train.batch_size, jax.device_count(), found.trained.train.accumulate)
+    return f"{found.config.name}, batch {found.trained.train.batch_size}, {rows // jax.device_count()} rows a device"
 
 
 def _data(found: Found) -> str:
@@ -127,14 +135,14 @@ def _threads(found: Found) -> str:
 
 
 def _compiled(found: Found) -> str:
-    config = found.config
+    config = found.trained
     if found.dataset:
         sizes = found.dataset.num_classes, len(found.dataset.split("train"))
     elif config.data.name in programs.SIZES:
         sizes = programs.sizes(config)
     else:
         raise Problem("it depends on the number of classes and images; it can be said when the data can be read")
-    found.programs = programs.of_run(found.config, jax.devices(), *sizes)
+    found.programs = programs.of_run(config, jax.devices(), *sizes)
     here = Target("here", CPU, jax.device_count())
     for name in ("train", estimate.searched_by(config)):
         if name in found.programs:
@@ -157,7 +165,7 @@ def _disk(found: Found) -> str:
         return ""
     state = found.programs["train"].arguments[0]
     each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    need = each * (found.config.checkpoint.keep + 1)
+    need = each * (found.trained.checkpoint.keep + 1)
     folder = Path(found.config.memory.dir) if found.config.memory.dir else found.workdir / "memory"
     memory = 0
     if "device" in found.programs and not manifest.exists(folder):
@@ -176,7 +184,7 @@ def _steps(found: Found) -> str:
         return ""
     state, *rest = (_zeros(argument) for argument in found.programs["train"].arguments)
     step, seconds = found.compiled["train"].executable, []
-    of_a_step = estimate.of_a_step(found.config, found.compiled)
+    of_a_step = estimate.of_a_step(found.trained, found.compiled)
     before = next((program for program in of_a_step if program.name != "train"), None)  # E, and perhaps the search
     asked = _zeros(found.programs[before.name].arguments) if before else ()
     for _ in range(STEPS + 1):
@@ -186,7 +194,7 @@ def _steps(found: Found) -> str:
         jax.block_until_ready((state, metrics, encoded))
         seconds.append(time.perf_counter() - started)
     found.step = sorted(seconds[1:])[STEPS // 2]
-    text = f"{1e3 * found.step:.1f} ms a step, {found.config.train.batch_size / found.step:,.0f} images/s"
+    text = f"{1e3 * found.step:.1f} ms a step, {found.trained.train.batch_size / found.step:,.0f} images/s"
     if device := devices.like(jax.devices()[0].device_kind):
         best, worst = estimate.step_seconds(of_a_step, device)
         text += f"; estimated {1e3 * best:.1f} to {1e3 * worst:.1f} ms"
@@ -204,7 +212,7 @@ def _zeros(shapes: Any) -> Any:
 def _input(found: Found) -> str:
     if found.dataset is None:
         return ""
-    config, split = found.config, found.dataset.split("train")
+    config, split = found.trained, found.dataset.split("train")
     if not feed.needs_images(config):
         return "training decodes no image; E sees each one before the first step"
     size = sharding.padded_size(config.train.batch_size, jax.device_count(), config.train.accumulate)

@@ -66,6 +66,7 @@ def measure(config: ConfigDict, workdir: Path) -> dict[str, Any]:
     if config.tune.share:
         config = tuning.with_tuned_encoder(config, workdir, functools.partial(train.train, evaluated=False))
         config.tune.share, config.memory.dir = 0.0, str(workdir / "everything")  # from now on, E is that file
+        config.train.update(calibrate_new=False, calibrate_sets=False)  # which need images that E has not seen
     memories = Memories.of(config)
     labels = memories.dataset.split("train").labels
     mine = _kept(config, labels, memories.dataset.num_classes)

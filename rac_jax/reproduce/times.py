@@ -53,6 +53,7 @@ def _keys(config: ConfigDict, workdir: Path) -> int:
     if trained_on is None or "encoder" not in configs.roles(config):
         return 0
     splits = ["train", config.eval.split] if config.memory.lookup == "cached" else ["train"]
+    splits += ["train"] if config.tune.share else []  # once with the published E, once with the trained one
     return sum(trained_on.splits[name]["images"] for name in splits)
 
 

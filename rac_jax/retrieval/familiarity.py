@@ -2,8 +2,8 @@
 
 Held-out images are some of the split val, whose keys training keeps in the run's folder. A run without them holds out
 some of the memory's own images in turn. A published E has seen neither. An E that was trained for the data
-(config.tune) has seen the memory's images, so that such a run needs a split val. An image of a kind that the memory
-does not know has no near rows, and its answer should not be trusted.
+(config.tune) has seen the memory's images: without a split val, answers of such a run have no familiarity. An image of
+a kind that the memory does not know has no near rows, and its answer should not be trusted.
 """
 
 from pathlib import Path
@@ -27,6 +27,8 @@ def reference(lookup: Lookup, held_out: np.ndarray | None = None) -> np.ndarray:
       lookup: in the memory as it is now.
       held_out: keys [M, D] of images that are not in the memory; None to hold out some of the memory's own in turn.
     """
+    if held_out is not None and not len(held_out):
+        return np.zeros(0)
     memory, k = lookup.memory, min(NEAREST, lookup.k)
     if held_out is not None:
         found = index.search(memory.index, np.asarray(held_out, np.float32), k, lookup.ef_search, memory.allowed())

@@ -79,7 +79,7 @@ class Retriever:
         out if no voice needs it or the queries are `plain`: these keys themselves.
         """
         there, rows = own >= 0, np.maximum(own, 0)
-        if not there.any():  # as in evaluation
+        if (own == KEEP_ALL).all():  # in evaluation
             nothing = np.zeros(len(own), np.float32)
             return {"inside": nothing, "own_weight": nothing, "own_label": np.full(len(own), -1, np.int32)}
         inside = np.where(there, self._times_inside[rows], 0).astype(np.float32)

@@ -107,16 +107,16 @@ def best_factor(features: np.ndarray, labels: np.ndarray, classes: int) -> float
     for label in np.unique(labels):
         mine = np.flatnonzero(labels == label)
         half[mine] = np.arange(len(mine)) % 2 == 0
-    held = [_held_out(features, labels, classes, part) for part in (half, ~half) if part.any() and not part.all()]
-    return max(FACTORS, key=lambda factor: sum(_likelihood(factor * logits, found) for logits, found in held))
-
-
-def _held_out(
-    features: np.ndarray, labels: np.ndarray, classes: int, part: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and labels of the features outside a part, of a discriminant that is made of the part."""
-    kernel, bias = discriminant(features[part], labels[part], classes)
-    return features[~part] @ kernel + bias, labels[~part]
+    total = np.zeros(len(FACTORS))
+    for part in (half, ~half):
+        if part.any() and not part.all():
+            kernel, bias = discriminant(features[part], labels[part], classes)
+            rest, found = features[~part], labels[~part]
+            for start in range(0, len(rest), BATCH):  # many logits do not fit into memory at once
+                some = slice(start, start + BATCH)
+                logits = rest[some] @ kernel + bias
+                total += [_likelihood(factor * logits, found[some]) for factor in FACTORS]
+    return FACTORS[int(total.argmax())]
 
 
 def _likelihood(logits: np.ndarray, labels: np.ndarray) -> float:
