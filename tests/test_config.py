@@ -148,6 +148,16 @@ def test_what_passes_starts_a_run(seed, tmp_path):
     assert metrics["loss"].shape == (), fields
 
 
+@pytest.mark.parametrize("field, value", [("loss.name", "ldam"), ("model.head", "cosine")])
+def test_a_text_head_that_is_a_discriminant_is_linear(field, value):
+    config = configs.default()
+    config.model.voices, config.model.text_start = "text", "memory"
+    validate(config, devices=1)
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(ConfigError, match=r"config\.model\.text_start is 'memory'; it must be random unless"):
+        validate(config, devices=1)
+
+
 def test_statistics_are_of_whole_batches_without_filling():
     config = configs.default()
     config.model.base.batch_norm, config.train.batch_size = "update", 100

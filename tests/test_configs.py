@@ -50,7 +50,7 @@ def shrink(config):
         config.model.head_start = "random"  # B does not start as E
     config.memory.k = 5
     config.train.batch_size = config.eval.batch_size = 16
-    config.tune.batch_size, config.tune.frozen = 16, r"base\.(stem|blocks\.[01]\.)"
+    config.tune.update(batch_size=16, epochs=0.5, frozen=r"base\.(stem|blocks\.[01]\.)")
     config.train.steps, config.train.log_every, config.eval.show = 2, 1, 0
     return config
 

@@ -12,6 +12,7 @@ import rac_jax
 from rac_jax import config as configs
 from rac_jax.api import fitting
 from rac_jax.config import ConfigError
+from rac_jax.start import tuning
 
 
 def test_every_config_field_can_be_given_by_both_of_its_names():
@@ -57,6 +58,19 @@ def test_another_model_needs_its_weights():
     ):
         config = fitting.default_config()
         fitting.check(config, fitting.set_fields(config, fields), "digits", None)
+
+
+def test_a_few_photos_are_enough_to_train_e(tmp_path):
+    for number in range(12):
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "ab"[number % 2] / f"{number}.png")
+    for fields, sharpness in (({}, configs.TUNED_SHARPNESS), ({"model.sharpness": 1.0}, 1.0)):
+        config = fitting.default_config()
+        given = fitting.set_fields(config, {"tune.share": 0.5, **fields})
+        config.data.name, config.data.root = "folder", str(tmp_path)
+        fitting.adapt(config, given)
+        assert (config.memory.k, config.model.sharpness) == (5, sharpness)
+        assert tuning.checked_stage(config).memory.k == 5
 
 
 def test_types_tell_one_answer_from_many():

@@ -45,6 +45,15 @@ def test_every_run_is_charged_for_the_keys_that_it_needs(run, monkeypatch):
     assert times.read(config, keys, workdir)["minutes"] == pytest.approx((300 - 120 + 60) / 60 + 4)
 
 
+def test_a_trained_e_sees_the_training_images_twice(run):
+    config, keys, workdir = run
+    encode(keys, range(20), 120.0)
+    with times.measured(keys, workdir):
+        pass
+    config.tune.share = 0.5
+    assert times.read(config, keys, workdir)["of these, E"] == pytest.approx(70 * 6 / 60)
+
+
 def test_a_run_without_e_is_charged_for_none(run):
     _, keys, workdir = run
     config = digits.get_config("base")

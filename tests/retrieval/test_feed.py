@@ -80,6 +80,15 @@ def test_an_augmented_image_comes_with_the_key_of_its_own_row_if_a_voice_needs_i
         assert all("own_key" not in found for _, found in fed(run, lookup, batches, training))
 
 
+def test_every_batch_of_training_has_the_same_arrays_also_without_an_own_row(parts):
+    """A step is compiled for these arrays, on each of several processes."""
+    needing = dataclasses.replace(parts.retriever, own_keys=True)
+    some, none = (needing.left_out(np.array(own, np.int32)) for own in ([3, -1], [-1, -1]))
+    assert some.keys() == none.keys() and "own_key" in none
+    assert none["inside"].tolist() == [0, 0] and none["own_label"].tolist() == [-1, -1]
+    assert "own_key" not in needing.left_out(needing.own_rows(np.array([3, 4], np.int32), training=False))
+
+
 @pytest.mark.parametrize("exclude", ["id", "first", "none"])
 def test_counts_and_means_leave_out_the_image_however_its_row_is_left_out_of_the_neighbours(parts, exclude):
     lookup = dataclasses.replace(parts.retriever.lookup, exclude=exclude)
