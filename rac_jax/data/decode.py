@@ -5,9 +5,7 @@ CMYK, what simplejpeg refuses) is decoded by Pillow.
 """
 
 import contextlib
-import io
 import itertools
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -15,14 +13,13 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from rac_jax.data import limits
+
 MAX_PIXELS = 200_000_000  # a larger image is treated as a decompression bomb: 600 MB decoded
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # Pillow would warn about photographs of 100 megapixels
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more, some with other programs
 
 JPEG_START = b"\xff\xd8\xff"
-MOST_SCANS = 100  # of a JPEG; usual ones have 1 to 10. Each of them is decoded at full size, in however few bytes
-MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # those of entropy-coded data are left out
-STANDALONE, END, SCAN = 0x01, 0xD9, 0xDA  # markers of a JPEG; all but the first two have a length
 TILE = 1024  # an image is converted in squares of this side, because what lies between needs up to 30 bytes a pixel
 ORIENTATION = 0x0112  # EXIF's tag
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
@@ -60,8 +57,7 @@ def decode(encoded: bytes, name: str, enough: int = 0, most_pixels: int = MAX_PI
     """
     try:
         if encoded.startswith(JPEG_START):
-            if encoded.count(b"\xff\xda") > MOST_SCANS:  # quick, and counts too many rather than too few
-                _refuse_scans(encoded)
+            limits.check_scans(encoded)
             image = _decode_jpeg(encoded, enough, most_pixels, gate)
             if image is not None:
                 return image
@@ -77,23 +73,24 @@ def _decode_jpeg(encoded: bytes, enough: int, most_pixels: int, gate: Gate) -> n
         height, width, space, _ = simplejpeg.decode_jpeg_header(encoded)
         if space not in ("YCbCr", "Gray", "RGB"):
             return None
-        _refuse_bomb(width, height, most_pixels)
+        limits.check_pixels(width, height, most_pixels)
         part = next((n for n in (8, 4, 2) if enough and min(width, height) >= n * enough), 1)
         least = {"min_height": -(-height // part), "min_width": -(-width // part)} if part > 1 else {}
         with gate(width * height):
             image = simplejpeg.decode_jpeg(encoded, "RGB", **least)
     except ValueError:
         return None
-    if b"Exif\0\0" not in encoded[:4096]:
+    if not limits.has_exif(encoded):
         return image
-    with Image.open(io.BytesIO(encoded)) as picture:
+    with Image.open(limits.Encoded(encoded)) as picture:
         turn = UPRIGHT.get(picture.getexif().get(ORIENTATION, 1))
     return np.ascontiguousarray(turn(image)) if turn else image
 
 
 def _decode_any(encoded: bytes, most_pixels: int, gate: Gate) -> np.ndarray:
-    with Image.open(io.BytesIO(encoded), formats=FORMATS) as picture:
-        _refuse_bomb(*picture.size, most_pixels)
+    with Image.open(limits.Encoded(encoded), formats=FORMATS) as picture:
+        limits.check_pixels(*picture.size, most_pixels)
+        limits.check_decoder(picture)
         with gate(picture.width * picture.height):
             return upright_pixels(picture)
 
@@ -143,24 +140,3 @@ def eight_bits(grey: np.ndarray) -> np.ndarray:
         part = flat[start : start + TILE**2].astype(np.float64) / white
         scaled[start : start + TILE**2] = np.rint(np.clip(part, 0, 1) * 255)
     return scaled.reshape(grey.shape)
-
-
-def _refuse_bomb(width: int, height: int, most_pixels: int) -> None:
-    if width * height > most_pixels:
-        raise BombError(f"{width} × {height} pixels; at most {most_pixels:,} are decoded")
-
-
-def _refuse_scans(encoded: bytes) -> None:
-    """Refuse a JPEG of many scans, by walking through its markers. Those of a thumbnail inside it are passed over."""
-    place = scans = 0
-    while (found := MARKER.search(encoded, place + 2)) and found[1][0] != END:
-        place, kind = found.start(), found[1][0]
-        if kind != STANDALONE:
-            place += int.from_bytes(encoded[place + 2 : place + 4])
-        scans += kind == SCAN
-        if scans > MOST_SCANS:
-            raise BombError(f"a JPEG of more than {MOST_SCANS} scans; save it again")
-
-
-class BombError(RuntimeError):
-    """Too many pixels, or too much work for them."""
