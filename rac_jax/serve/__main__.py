@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> None:
         import uvicorn
 
         from rac_jax.serve import app as application
+        from rac_jax.serve.protocol import Protocol
         from rac_jax.serve.service import Service
     except ImportError as error:
         raise RuntimeError(f"serving needs further packages ({error.name}): pip install 'rac_jax[serve]'") from error
@@ -58,6 +59,8 @@ def main(argv: Sequence[str]) -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             application.create(service, rules),
+            http=Protocol,
+            ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,
