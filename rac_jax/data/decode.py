@@ -113,23 +113,28 @@ def _on_white(picture: Image.Image) -> Image.Image:
     """A picture that may be transparent as a page shows it."""
     if not picture.has_transparency_data:
         return picture
+    if picture.mode == "La":
+        picture = picture.convert("LA")  # Pillow converts La to nothing else
     layer = picture.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
 
 
 def eight_bits(grey: np.ndarray) -> np.ndarray:
-    """Grey values of any integer or floating-point type, scaled to 0…255 by the range they use: uint8, same shape.
+    """Grey values (booleans, integers or floats), scaled to 0…255 by the range they use: uint8, same shape.
 
-    Such files do not say which value is white. Floats up to 1 are taken as 0…1. Otherwise white is the largest value of
-    the smallest usual depth (8, 10, 12, 14 or 16 bits) that contains the image's largest value: 12-bit images of a
-    camera or a scanner, stored in 16 bits, come out right. Negative or larger values have no such reading: ValueError.
+    Such files do not say which value is white. Booleans and floats up to 1 are taken as 0…1. Otherwise white is the
+    largest value of the smallest usual depth (8, 10, 12, 14 or 16 bits) that contains the image's largest value: 12-bit
+    images of a camera or a scanner, stored in 16 bits, come out right. Negative or larger values, and those of other
+    types, have no such reading: ValueError.
     """
+    if grey.dtype.kind not in "buif":
+        raise ValueError("its values are not grey values; give booleans, integers or floats")
     low, high = grey.min(), grey.max()
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("pixels that are NaN or infinite")
     floats = grey.dtype.kind == "f"
     slack = 0.1 if floats else 0.0  # floats that were resized overshoot a little
-    whites = [1] * floats + [2**bits - 1 for bits in DEPTHS]
+    whites = [1] * (grey.dtype.kind in "bf") + [2**bits - 1 for bits in DEPTHS]
     white = next((white for white in whites if high <= (1 + slack) * white), None)
     if white is None or low < -slack * white:
         raise ValueError(
