@@ -4,7 +4,8 @@ import contextlib
 import dataclasses
 import re
 import threading
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from fastapi import Request
@@ -24,6 +25,8 @@ MOST_FIELDS, LONGEST_FIELD = 16, 4096  # of parts that are no files, which nothi
 FORM = "multipart/form-data"
 # Of a form. Python decodes some of the others so slowly that a request would keep the server busy for minutes.
 CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")
+HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of what is not seen, or turns the text around it
+JOINER = "\u200d"  # is within emoji
 
 # What the OpenAPI page says about such requests.
 BODY = {
@@ -104,12 +107,20 @@ class Decoder:
                 self._freed.notify_all()
 
 
-def words(value: str, what: str, longest: int) -> str:
-    """A label, a text or a source's name from a request, without spaces around it."""
-    value = value.strip()
-    if not value or len(value) > longest or re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", value):
-        raise Refused(400, f"a {what} is 1 to {longest} printable characters")
-    return value
+def words(value: str, what: str, longest: int, known: Iterable[str] = ()) -> str:
+    """A label, a text or a source's name from a request, in Unicode's NFC and without spaces around it.
+
+    What looks like one of the `known` names is that name, as it is written there.
+    """
+    value, names = value.strip(), list(known)
+    if value in names:
+        return value
+    value = unicodedata.normalize("NFC", value)
+    hidden = [letter for letter in value[:longest] if unicodedata.category(letter) in HIDDEN and letter != JOINER]
+    if not value or len(value) > longest or hidden:
+        wrong = f", and this one has U+{ord(hidden[0]):04X}" if hidden else ""
+        raise Refused(400, f"a {what} is 1 to {longest} printable characters{wrong}")
+    return next((name for name in names if unicodedata.normalize("NFC", name) == value), value)
 
 
 def _shown(name: str) -> str:

@@ -71,9 +71,23 @@ def test_threads_decode_two_of_the_largest_images_at_a_time(monkeypatch):
 
 def test_words_from_requests_are_short_and_printable():
     assert uploads.words("  Güneş 🍊 ", "label", 20) == "Güneş 🍊"
+    assert uploads.words("👩\u200d🌾", "label", 20) == "👩\u200d🌾"
     for wrong in ("", "  ", "a\nb", "a\x00", "x" * 21, "\ud800"):
         with pytest.raises(Refused, match="a label is 1 to 20 printable characters"):
             uploads.words(wrong, "label", 20)
+    for hidden in "\x85\xad\u200b\u2028\u202e\u2066\ufeff":  # widths of zero, ends of lines, directions
+        with pytest.raises(Refused, match=rf"1 to 20 printable characters, and this one has U\+{ord(hidden):04X}$"):
+            uploads.words(f"a{hidden}b", "label", 20)
+
+
+def test_words_that_look_alike_are_the_same():
+    composed, separate = "G\xfcne\u015f", "Gu\u0308nes\u0327"
+    assert separate != composed and uploads.words(separate, "label", 20) == composed
+    for known in (separate, composed):  # as a folder of a Mac is called, and as it is typed
+        for written in (separate, composed):
+            assert uploads.words(written, "label", 20, [known]) == known
+    assert uploads.words(separate, "label", 20, [composed, separate]) == separate
+    assert uploads.words("a\xadb", "label", 20, ["a\xadb"]) == "a\xadb"  # it is there
 
 
 def read(content, parameters="", kind="multipart/form-data; boundary=x"):
