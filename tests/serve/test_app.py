@@ -8,6 +8,7 @@ import pytest
 
 import rac_jax
 from rac_jax import data, predict, train
+from rac_jax.bench import soak
 from rac_jax.calibration.coverage import LabelSets
 from rac_jax.memory import edit, manifest
 from rac_jax.serve.metrics import compilations
@@ -204,6 +205,12 @@ def test_broken_requests_get_one_sentence_and_leave_no_trace(standing, method, p
     found, answer = client(method, path, body)
     assert found == status and list(answer) == ["error"] and sentence in answer["error"], answer
     assert {path: path.stat().st_mtime_ns for path in model.workdir.rglob("*")} == before
+
+
+def test_the_broken_requests_of_the_soak_are_refused(standing):
+    client, _ = standing
+    for method, path, body, headers, status in soak.HOSTILE:
+        assert client.raw(method, path, body, **headers)[0] == status, (method, path, body[:20])
 
 
 @pytest.mark.parametrize("charset", ["undefined", "punycode"])

@@ -25,6 +25,9 @@ def test_it_serves_until_it_is_told_to_stop(workdir, monkeypatch):
         client = Client(server.port)
         assert client.predict(pixels(1, 1)[0])["label"] == "the 1"
         assert client.get("/api/run")["editable"] is False
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(b"no HTTP\r\n\r\n")
+            assert connection.makefile("rb").read().endswith(b'{"error": "the request is not valid HTTP"}')
         command = [sys.executable, "-m", "rac_jax.serve", f"--workdir={workdir}", f"--port={server.port}"]
         second = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert second.returncode == 1
