@@ -25,7 +25,7 @@ from rac_jax.answering import Answer, Answering
 from rac_jax.calibration import coverage
 from rac_jax.calibration.coverage import LabelSets
 from rac_jax.data.decode import BadImage
-from rac_jax.data.reading import pixels_of
+from rac_jax.data.reading import at_home, pixels_of
 from rac_jax.data.sets.folder import ENDINGS
 from rac_jax.run import Run
 from rac_jax.runtime import commands, compilation, workdirs
@@ -86,8 +86,8 @@ def images_in(paths: Iterable[Path]) -> Iterator[Path]:
 
 def sorted_out(images: Any) -> tuple[Iterable[Picture], bool]:
     """The images, and whether it is a single one."""
-    if isinstance(images, str | Path) and Path(images).is_dir():
-        return images_in([Path(images)]), False
+    if isinstance(images, str | Path) and at_home(images).is_dir():
+        return images_in([at_home(images)]), False
     if hasattr(images, "__array__"):  # of numpy or another library
         single = np.ndim(images) not in (1, 4)  # several paths, or several images
         return ([images] if single else np.asarray(images)), single
@@ -128,7 +128,7 @@ def _read(image: Picture, image_size: int) -> np.ndarray | str:
 
 def read(image: Picture, image_size: int) -> np.ndarray:
     """The pixels of an image, as evaluation decodes it; BadImage if it is not usable."""
-    return data.read_image(image, image_size) if isinstance(image, str | Path) else pixels_of(image)
+    return data.read_image(at_home(image), image_size) if isinstance(image, str | Path) else pixels_of(image)
 
 
 def describe(answer: Answer, neighbours: int) -> str:

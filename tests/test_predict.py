@@ -121,6 +121,17 @@ def test_folders_are_searched_in_order(digits, tmp_path):
         list(predict.images_in([tmp_path / "empty"]))
 
 
+def test_images_may_be_in_the_folder_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.png", "~nobody.png"):
+        Image.new("RGB", (4, 5), (7, 8, 9)).save(tmp_path / name)
+        assert predict.read(f"~/{name}", 8).shape == (5, 4, 3)
+    assert predict.read("~nobody.png", 8).shape == (5, 4, 3)
+    several, single = predict.sorted_out("~")
+    assert not single and list(several) == [tmp_path / "x.png", tmp_path / "~nobody.png"]
+
+
 def test_an_answer_for_people():
     neighbours = [
         {"text": "two", "similarity": 0.9, "source": "train", "image": "a.png", "supports": True},

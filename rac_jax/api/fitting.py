@@ -18,7 +18,7 @@ from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.config import ConfigError
 from rac_jax.data import record
-from rac_jax.data.reading import pixels_of, read_bytes
+from rac_jax.data.reading import at_home, pixels_of, read_bytes
 from rac_jax.evaluate import IMAGES
 from rac_jax.predict import Picture, sorted_out
 from rac_jax.runtime import files
@@ -113,7 +113,7 @@ def _same_files(folder: Path, other: Path) -> bool:
 
 def one_for_each(images: Pictures, labels: Labels) -> tuple[Iterable[Picture], Iterable[Any]]:
     """Images and their labels, one for each. A single image may have its label alone."""
-    if isinstance(images, str | Path) and (Path(images).is_dir() or Path(images).suffix.lower() in TABLES):
+    if isinstance(images, str | Path) and (at_home(images).is_dir() or Path(images).suffix.lower() in TABLES):
         raise ValueError("labels go with images; a folder or a table has its own")
     several, single = sorted_out(images)
     if single and (isinstance(labels, str) or not isinstance(labels, Iterable)):
@@ -126,20 +126,33 @@ def one_for_each(images: Pictures, labels: Labels) -> tuple[Iterable[Picture], I
 def write_images(images: Pictures, labels: Labels, folder: Path) -> Path:
     """Images and labels as files and a table of them. Files are copied as they are, other images become PNGs."""
     images, labels = one_for_each(images, labels)
-    lines = []
+    names, lines = _names(labels), []
     with files.writing(folder):
         folder.mkdir(parents=True)
-    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+    for number, image in enumerate(images):
+        if number == len(names):
+            raise ValueError(f"there are more images than labels ({len(names)}); give a label for each image")
         if isinstance(image, str | Path):
             name = f"{number:06d}{Path(image).suffix}"
-            files.write_bytes(folder / name, read_bytes(Path(image)))
+            files.write_bytes(folder / name, read_bytes(at_home(image)))
         else:
             name = f"{number:06d}.png"
             with files.writing(folder / name):
                 Image.fromarray(pixels_of(image)).save(folder / name)
-        lines.append(json.dumps({"path": name, "label": str(label)}) + "\n")
+        lines.append(json.dumps({"path": name, "label": names[number]}) + "\n")
+    if len(lines) < len(names):
+        raise ValueError(f"there are {len(lines)} images and {len(names)} labels; give a label for each image")
     files.write_text(folder / "table.jsonl", "".join(lines))
     return folder / "table.jsonl"
+
+
+def _names(labels: Iterable[Any]) -> list[str]:
+    """Labels as text. None and NaN are not labels."""
+    found = list(labels)
+    for number, label in enumerate(found):
+        if label is None or (isinstance(label, float | np.floating) and np.isnan(label)):
+            raise ValueError(f"labels[{number}] is {label}; give each image a label, or leave it out")
+    return list(map(str, found))
 
 
 def set_fields(config: ConfigDict, fields: Mapping[str, Any]) -> set[str]:

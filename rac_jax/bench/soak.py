@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import random
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,17 @@ MEASURED = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # shares of a server's requests: its 
 OFTEN = 0.1  # seconds between two measurements; a batch under way needs tens of MB
 SOURCES = ("taught", "other")
 
+TEXT = b"P2\n4 4\n255\n" + b"#\n" * 50_000  # a plain PGM, whose comments take Pillow seconds
+# 5 megapixels in a kB, which Pillow fills byte by byte: a BMP with run-length encoding, where each line ends at once
+LINES = struct.pack("<2sIIIIiiHHIIiiII", b"BM", 1058, 0, 58, 40, 10_000, 500, 1, 8, 1, 1000, 0, 0, 1, 0) + bytes(1004)
+
 # Requests that must be refused: method, path, body, headers, status.
 HOSTILE: tuple[tuple[str, str, bytes, dict[str, str], int], ...] = (
     ("POST", "/api/predict", b"", {}, 400),
     ("POST", "/api/predict", b"\xff\xd8\xff\xe0 no image", {}, 400),
+    ("POST", "/api/predict", TEXT, {}, 400),
+    ("POST", "/api/predict", LINES, {}, 400),
+    ("POST", "/api/predict", b"--x--", {"content_type": "multipart/form-data; boundary=x; charset=punycode"}, 400),
     ("POST", "/api/predict", b"--x\r\n", {"content_type": "multipart/form-data; boundary=x"}, 400),
     ("POST", "/api/predict", b"no boundary", {"content_type": "multipart/form-data"}, 400),
     ("POST", "/api/rows", b"x", {}, 400),

@@ -5,9 +5,7 @@ CMYK, what simplejpeg refuses) is decoded by Pillow.
 """
 
 import contextlib
-import io
 import itertools
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -15,14 +13,13 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from rac_jax.data import limits
+
 MAX_PIXELS = 200_000_000  # a larger image is treated as a decompression bomb: 600 MB decoded
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # Pillow would warn about photographs of 100 megapixels
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more, some with other programs
 
 JPEG_START = b"\xff\xd8\xff"
-MOST_SCANS = 100  # of a JPEG; usual ones have 1 to 10. Each of them is decoded at full size, in however few bytes
-MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # those of entropy-coded data are left out
-STANDALONE, END, SCAN = 0x01, 0xD9, 0xDA  # markers of a JPEG; all but the first two have a length
 TILE = 1024  # an image is converted in squares of this side, because what lies between needs up to 30 bytes a pixel
 ORIENTATION = 0x0112  # EXIF's tag
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value
@@ -60,8 +57,7 @@ def decode(encoded: bytes, name: str, enough: int = 0, most_pixels: int = MAX_PI
     """
     try:
         if encoded.startswith(JPEG_START):
-            if encoded.count(b"\xff\xda") > MOST_SCANS:  # quick, and counts too many rather than too few
-                _refuse_scans(encoded)
+            limits.check_scans(encoded)
             image = _decode_jpeg(encoded, enough, most_pixels, gate)
             if image is not None:
                 return image
@@ -77,23 +73,24 @@ def _decode_jpeg(encoded: bytes, enough: int, most_pixels: int, gate: Gate) -> n
         height, width, space, _ = simplejpeg.decode_jpeg_header(encoded)
         if space not in ("YCbCr", "Gray", "RGB"):
             return None
-        _refuse_bomb(width, height, most_pixels)
+        limits.check_pixels(width, height, most_pixels)
         part = next((n for n in (8, 4, 2) if enough and min(width, height) >= n * enough), 1)
         least = {"min_height": -(-height // part), "min_width": -(-width // part)} if part > 1 else {}
         with gate(width * height):
             image = simplejpeg.decode_jpeg(encoded, "RGB", **least)
     except ValueError:
         return None
-    if b"Exif\0\0" not in encoded[:4096]:
+    if not limits.has_exif(encoded):
         return image
-    with Image.open(io.BytesIO(encoded)) as picture:
+    with Image.open(limits.Encoded(encoded)) as picture:
         turn = UPRIGHT.get(picture.getexif().get(ORIENTATION, 1))
     return np.ascontiguousarray(turn(image)) if turn else image
 
 
 def _decode_any(encoded: bytes, most_pixels: int, gate: Gate) -> np.ndarray:
-    with Image.open(io.BytesIO(encoded), formats=FORMATS) as picture:
-        _refuse_bomb(*picture.size, most_pixels)
+    with Image.open(limits.Encoded(encoded), formats=FORMATS) as picture:
+        limits.check_pixels(*picture.size, most_pixels)
+        limits.check_decoder(picture)
         with gate(picture.width * picture.height):
             return upright_pixels(picture)
 
@@ -116,23 +113,28 @@ def _on_white(picture: Image.Image) -> Image.Image:
     """A picture that may be transparent as a page shows it."""
     if not picture.has_transparency_data:
         return picture
+    if picture.mode == "La":
+        picture = picture.convert("LA")  # Pillow converts La to nothing else
     layer = picture.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
 
 
 def eight_bits(grey: np.ndarray) -> np.ndarray:
-    """Grey values of any integer or floating-point type, scaled to 0…255 by the range they use: uint8, same shape.
+    """Grey values (booleans, integers or floats), scaled to 0…255 by the range they use: uint8, same shape.
 
-    Such files do not say which value is white. Floats up to 1 are taken as 0…1. Otherwise white is the largest value of
-    the smallest usual depth (8, 10, 12, 14 or 16 bits) that contains the image's largest value: 12-bit images of a
-    camera or a scanner, stored in 16 bits, come out right. Negative or larger values have no such reading: ValueError.
+    Such files do not say which value is white. Booleans and floats up to 1 are taken as 0…1. Otherwise white is the
+    largest value of the smallest usual depth (8, 10, 12, 14 or 16 bits) that contains the image's largest value: 12-bit
+    images of a camera or a scanner, stored in 16 bits, come out right. Negative or larger values, and those of other
+    types, have no such reading: ValueError.
     """
+    if grey.dtype.kind not in "buif":
+        raise ValueError("its values are not grey values; give booleans, integers or floats")
     low, high = grey.min(), grey.max()
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("pixels that are NaN or infinite")
     floats = grey.dtype.kind == "f"
     slack = 0.1 if floats else 0.0  # floats that were resized overshoot a little
-    whites = [1] * floats + [2**bits - 1 for bits in DEPTHS]
+    whites = [1] * (grey.dtype.kind in "bf") + [2**bits - 1 for bits in DEPTHS]
     white = next((white for white in whites if high <= (1 + slack) * white), None)
     if white is None or low < -slack * white:
         raise ValueError(
@@ -143,24 +145,3 @@ def eight_bits(grey: np.ndarray) -> np.ndarray:
         part = flat[start : start + TILE**2].astype(np.float64) / white
         scaled[start : start + TILE**2] = np.rint(np.clip(part, 0, 1) * 255)
     return scaled.reshape(grey.shape)
-
-
-def _refuse_bomb(width: int, height: int, most_pixels: int) -> None:
-    if width * height > most_pixels:
-        raise BombError(f"{width} × {height} pixels; at most {most_pixels:,} are decoded")
-
-
-def _refuse_scans(encoded: bytes) -> None:
-    """Refuse a JPEG of many scans, by walking through its markers. Those of a thumbnail inside it are passed over."""
-    place = scans = 0
-    while (found := MARKER.search(encoded, place + 2)) and found[1][0] != END:
-        place, kind = found.start(), found[1][0]
-        if kind != STANDALONE:
-            place += int.from_bytes(encoded[place + 2 : place + 4])
-        scans += kind == SCAN
-        if scans > MOST_SCANS:
-            raise BombError(f"a JPEG of more than {MOST_SCANS} scans; save it again")
-
-
-class BombError(RuntimeError):
-    """Too many pixels, or too much work for them."""

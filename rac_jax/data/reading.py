@@ -22,6 +22,12 @@ def enough_for(image_size: int) -> int:
     return 2 * image_size
 
 
+def at_home(path: str | Path) -> Path:
+    """A path with the user's folder in place of ~. A file that is called ~name is itself."""
+    path = Path(path)
+    return path.expanduser() if path.parts[:1] == ("~",) else path
+
+
 def read_image(path: str | Path, image_size: int) -> np.ndarray:
     """The image in a file, uint8 [H, W, 3], decoded as for evaluation at `image_size`; BadImage if there is none."""
     return decode(read_bytes(Path(path)), str(path), enough_for(image_size))

@@ -5,6 +5,7 @@ nothing further; those from other machines (--host=0.0.0.0) or through a proxy n
 proxy, use --require_token.
 """
 
+import errno
 import ipaddress
 import os
 import resource
@@ -32,17 +33,17 @@ def main(argv: Sequence[str]) -> None:
         import uvicorn
 
         from rac_jax.serve import app as application
+        from rac_jax.serve.protocol import Protocol
         from rac_jax.serve.service import Service
     except ImportError as error:
         raise RuntimeError(f"serving needs further packages ({error.name}): pip install 'rac_jax[serve]'") from error
 
-    listening = _listen(given.host, given.port)  # before anything slow
+    token, listening = _token(), _listen(given.host, given.port)  # before anything slow
     _allow_connections()
     heap.use_one()
     fields = {"weights_dir": given.weights_dir} if given.weights_dir else {}
     fields |= {"memory.dir": given.memory} if given.memory else {}
     model = rac_jax.load(Path(given.workdir), step=given.step, **fields)
-    token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
     writable = _is_writable(model)
     if not writable:
         print("the memory cannot be written here: no edits", flush=True)
@@ -58,6 +59,8 @@ def main(argv: Sequence[str]) -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             application.create(service, rules),
+            http=Protocol,
+            ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -75,6 +78,14 @@ def main(argv: Sequence[str]) -> None:
         service.close()
 
 
+def _token() -> str:
+    """The token that is given, or a new one. It has only characters that every client sends in a header alike."""
+    token = os.environ.get(TOKEN, "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError(f"{TOKEN} has a character that is not printable ASCII; use letters, digits and signs")
+    return token or secrets.token_urlsafe(24)
+
+
 def _is_writable(model: rac_jax.Model) -> bool:
     """Whether edits of the memory could be saved; True without a memory, which has nothing to edit."""
     retriever = model.live.answering.run.retriever
@@ -85,8 +96,9 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise OSError(f"cannot listen at {host}, port {port} ({reason}); choose another --port") from error
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # Python adds what it attempted
+        flag = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
+        raise OSError(f"cannot listen at {host}, port {port} ({reason}); choose another {flag}") from error
 
 
 def _allow_connections() -> None:

@@ -131,7 +131,13 @@ def _edit_routes(app: FastAPI, service: Service) -> None:
         """
         found, _ = await uploads.read(request)
         given = {"label": label, "text": text, "source": source}
-        checked = {name: uploads.words(value, name, LONGEST[name]) for name, value in given.items() if value.strip()}
+        run, memory = service.now()
+        known = {"label": run.classes.names, "source": [source["name"] for source in memory.sources] if memory else []}
+        checked = {
+            name: uploads.words(value, name, LONGEST[name], known.get(name, ()))
+            for name, value in given.items()
+            if value.strip()
+        }
         if not ("label" in checked or "text" in checked):
             raise Refused(400, "a row needs a label or a text")
         image, words = uploads.only(found), (checked.get("label"), checked.get("text", ""), checked.get("source"))

@@ -73,6 +73,27 @@ def test_a_few_photos_are_enough_to_train_e(tmp_path):
         assert tuning.checked_stage(config).memory.k == 5
 
 
+def test_each_image_has_a_label(tmp_path):
+    images = np.zeros((3, 4, 4, 3), np.uint8)
+    assert fitting.write_images(iter(images), iter("abc"), tmp_path / "a").read_text().count("path") == 3
+    with pytest.raises(ValueError, match=r"^there are more images than labels \(2\); give a label for each image$"):
+        fitting.write_images(iter(images), iter("ab"), tmp_path / "b")
+    with pytest.raises(ValueError, match=r"^there are 3 images and 4 labels; give a label for each image$"):
+        fitting.write_images(images, ["a", "b", "c", "d"], tmp_path / "c")
+    for missing in (None, float("nan"), np.float32("nan")):
+        with pytest.raises(ValueError, match=rf"^labels\[1\] is {missing}; give each image a label, or leave it out"):
+            fitting.write_images(images, ["a", missing, "c"], tmp_path / "d")
+
+
+def test_images_may_be_in_the_folder_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Image.new("RGB", (4, 4)).save(tmp_path / "x.png")
+    fitting.write_images(["~/x.png"], ["a"], tmp_path / "a")
+    assert (tmp_path / "a/000000.png").read_bytes() == (tmp_path / "x.png").read_bytes()
+    with pytest.raises(ValueError, match="labels go with images; a folder or a table has its own"):
+        fitting.write_images("~", ["a"], tmp_path / "b")
+
+
 def test_types_tell_one_answer_from_many():
     returned = {}
     for overload in typing.get_overloads(rac_jax.Model.predict):

@@ -78,6 +78,29 @@ def test_arrays_of_any_library_are_images():
         reading.pixels_of(Array(None))
 
 
+def test_true_is_white_and_what_is_no_grey_value_is_refused():
+    mask = np.array([[True, False], [False, False]])
+    assert reading.pixels_of(mask)[..., 0].tolist() == [[255, 0], [0, 0]]
+    assert reading.pixels_of(np.stack([mask] * 3, axis=-1))[0].tolist() == [[255] * 3, [0] * 3]
+    assert not reading.pixels_of(np.zeros((2, 2), bool)).any()
+    for kind in (np.complex64, "U1", "M8[s]", object):
+        with pytest.raises(
+            BadImage, match=r"is not a usable image \(its values are not grey values; give booleans, int"
+        ):
+            reading.pixels_of(np.ones((2, 2)).astype(int).astype(kind))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "HSV", "I;16", "F"])
+def test_pictures_of_every_mode_are_images(mode: str):
+    grey = Image.new("LA", (3, 2), (90, 255))
+    grey.putpixel((0, 0), (0, 0))
+    picture = (grey.convert("RGBA") if mode == "RGBa" else grey).convert(mode)
+    pixels = reading.pixels_of(picture)
+    assert pixels.shape == (2, 3, 3) and pixels.dtype == np.uint8
+    if mode in ("LA", "La", "RGBA", "RGBa"):
+        assert pixels[0, 0].tolist() == [255] * 3 and pixels[1, 1].tolist() == [90] * 3
+
+
 def test_a_name_with_nul_and_a_huge_file(tmp_path: Path):
     with pytest.raises(BadImage, match="not a file name"):
         reading.read_bytes(Path("a\0b.jpg"))

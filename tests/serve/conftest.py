@@ -18,6 +18,7 @@ import rac_jax
 from rac_jax.data.sets import digits
 from rac_jax.serve import app
 from rac_jax.serve.guard import Rules
+from rac_jax.serve.protocol import Protocol
 from rac_jax.serve.service import Service
 
 SETTINGS = {"data__image_size": 32, "model__encoder": {"depth": 5}, "mesh.data": 1, "eval.batch_size": 16}
@@ -83,7 +84,8 @@ def serving(model, *, sets=None, **rules):
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     built = app.create(service, Rules(token=TOKEN, **{"most_bytes": 500_000, **rules}))
-    server = uvicorn.Server(uvicorn.Config(built, port=port, log_level="error", access_log=False, server_header=False))
+    logs = {"log_level": "error", "access_log": False}
+    server = uvicorn.Server(uvicorn.Config(built, http=Protocol, ws="none", port=port, server_header=False, **logs))
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:

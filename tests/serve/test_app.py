@@ -8,6 +8,7 @@ import pytest
 
 import rac_jax
 from rac_jax import data, predict, train
+from rac_jax.bench import soak
 from rac_jax.calibration.coverage import LabelSets
 from rac_jax.memory import edit, manifest
 from rac_jax.serve.metrics import compilations
@@ -74,6 +75,10 @@ def test_a_new_class_is_taught_and_undone(served, model):
     assert client.raw("GET", f"/api/rows/{row['row']}/thumbnail")[0] == 404
     status, row = client("POST", "/api/rows?text=a%20round%20thing&source=captions", encoded(image))
     assert status == 201 and row["label"] is None and row["text"] == "a round thing"
+    more = pixels(NEW, 3, "test")[1:]
+    for image, written in zip(more, ("Cafe%CC%81", "Caf%C3%A9"), strict=True):  # the accent as a letter, and not
+        status, row = client("POST", f"/api/rows?label={written}", encoded(image))
+        assert status == 201 and row["label"] == "Caf\xe9"
 
 
 def test_a_picture_is_taught_where_a_source_of_that_name_was_added_as_a_whole(served, model):
@@ -177,6 +182,13 @@ def test_requests_at_the_same_time_share_batches(standing):
         ("POST", "/api/rows", b"x", 400, "a row needs a label or a text"),
         ("POST", "/api/rows?label=%00", b"x", 400, "a label is 1 to 200 printable characters"),
         ("POST", "/api/rows?label=" + 201 * "a", b"x", 400, "a label is 1 to 200 printable characters"),
+        (
+            "POST",
+            "/api/rows?label=a&source=b%E2%80%AEc",
+            b"x",
+            400,
+            "a source is 1 to 100 printable characters, and this",
+        ),
         ("POST", "/api/rows?label=%20&source=a", b"x", 400, "a row needs a label or a text"),
         ("GET", "/api/rows/99999", None, 404, "there is no row 99999"),
         ("GET", "/api/rows/-1", None, 404, "there is no row -1"),
@@ -193,6 +205,12 @@ def test_broken_requests_get_one_sentence_and_leave_no_trace(standing, method, p
     found, answer = client(method, path, body)
     assert found == status and list(answer) == ["error"] and sentence in answer["error"], answer
     assert {path: path.stat().st_mtime_ns for path in model.workdir.rglob("*")} == before
+
+
+def test_the_broken_requests_of_the_soak_are_refused(standing):
+    client, _ = standing
+    for method, path, body, headers, status in soak.HOSTILE:
+        assert client.raw(method, path, body, **headers)[0] == status, (method, path, body[:20])
 
 
 @pytest.mark.parametrize("charset", ["undefined", "punycode"])

@@ -25,6 +25,9 @@ def test_it_serves_until_it_is_told_to_stop(workdir, monkeypatch):
         client = Client(server.port)
         assert client.predict(pixels(1, 1)[0])["label"] == "the 1"
         assert client.get("/api/run")["editable"] is False
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(b"no HTTP\r\n\r\n")
+            assert connection.makefile("rb").read().endswith(b'{"error": "the request is not valid HTTP"}')
         command = [sys.executable, "-m", "rac_jax.serve", f"--workdir={workdir}", f"--port={server.port}"]
         second = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert second.returncode == 1
@@ -93,3 +96,28 @@ def test_a_port_that_is_taken_is_noticed_before_anything_slow():
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1, port {port} .*; choose another --port"):
             _listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_of_this_machine_is_named(host):
+    from rac_jax.serve.__main__ import _listen
+
+    with pytest.raises(
+        OSError, match=rf"^cannot listen at {host}, port 8000 \([\w ]+\); choose another --host$"
+    ) as raised:
+        _listen(host, 8000)
+    assert "Unknown error" not in str(raised.value)
+
+
+def test_a_token_is_printable_ascii_without_spaces_around_it(monkeypatch):
+    from rac_jax.serve.__main__ import TOKEN, _token
+
+    monkeypatch.setenv(TOKEN, " 50%/# \n")
+    assert _token() == "50%/#"
+    for empty in ("", " \n"):
+        monkeypatch.setenv(TOKEN, empty)
+        assert len(_token()) == 32
+    for wrong in ("für", "a\tb", "a\x7f"):
+        monkeypatch.setenv(TOKEN, wrong)
+        with pytest.raises(ValueError, match="RAC_JAX_TOKEN has a character that is not printable ASCII; use letters"):
+            _token()

@@ -1,5 +1,6 @@
 """Images from requests are decoded as evaluation decodes them, within limits."""
 
+import asyncio
 import io
 import threading
 import time
@@ -7,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from fastapi import Request
 from PIL import Image
 
 from rac_jax.data import decode
@@ -69,6 +71,56 @@ def test_threads_decode_two_of_the_largest_images_at_a_time(monkeypatch):
 
 def test_words_from_requests_are_short_and_printable():
     assert uploads.words("  Güneş 🍊 ", "label", 20) == "Güneş 🍊"
+    assert uploads.words("👩\u200d🌾", "label", 20) == "👩\u200d🌾"
     for wrong in ("", "  ", "a\nb", "a\x00", "x" * 21, "\ud800"):
         with pytest.raises(Refused, match="a label is 1 to 20 printable characters"):
             uploads.words(wrong, "label", 20)
+    for hidden in "\x85\xad\u200b\u2028\u202e\u2066\ufeff":  # widths of zero, ends of lines, directions
+        with pytest.raises(Refused, match=rf"1 to 20 printable characters, and this one has U\+{ord(hidden):04X}$"):
+            uploads.words(f"a{hidden}b", "label", 20)
+
+
+def test_words_that_look_alike_are_the_same():
+    composed, separate = "G\xfcne\u015f", "Gu\u0308nes\u0327"
+    assert separate != composed and uploads.words(separate, "label", 20) == composed
+    for known in (separate, composed):  # as a folder of a Mac is called, and as it is typed
+        for written in (separate, composed):
+            assert uploads.words(written, "label", 20, [known]) == known
+    assert uploads.words(separate, "label", 20, [composed, separate]) == separate
+    assert uploads.words("a\xadb", "label", 20, ["a\xadb"]) == "a\xadb"  # it is there
+
+
+def read(content, parameters="", kind="multipart/form-data; boundary=x"):
+    """What is found in a request; its body is received once."""
+    waiting = [content]
+
+    async def receive():
+        return {"type": "http.request", "body": waiting.pop()}
+
+    headers = [(b"content-type", (kind + parameters).encode())]
+    return asyncio.run(uploads.read(Request({"type": "http", "headers": headers}, receive)))
+
+
+def form(name, content, options=""):
+    head = f'--x\r\nContent-Disposition: form-data; name="{name}"{options}\r\n\r\n'
+    return head.encode() + content + b"\r\n--x--\r\n"
+
+
+@pytest.mark.parametrize("charset", ["punycode", '"punycode"', "PunyCode", "idna", "utf-7", "unknown", ""])
+def test_a_form_in_a_charset_that_is_slow_or_unknown_is_refused_before_it_is_read(charset):
+    name = charset.strip('"')
+    with pytest.raises(Refused, match=f"the form cannot be read: its charset is '{name}'; send it in utf-8"):
+        read(None, f"; charset={charset}")
+
+
+@pytest.mark.parametrize("parameters", ["", "; charset=utf-8", "; charset=UTF-8", '; charset="us-ascii"'])
+def test_files_of_a_form_are_found(parameters):
+    found, is_form = read(form("files", b"abc", '; filename="a.png"'), parameters)
+    assert is_form and found == [Upload("a.png", b"abc")]
+
+
+def test_fields_of_a_form_that_are_no_files_are_short():
+    with pytest.raises(Refused, match="the form has no files"):
+        read(form("a", bytes(4096)))
+    with pytest.raises(Refused, match="the form cannot be read: Part exceeded maximum size of 4KB"):
+        read(form("a", bytes(4097)))
