@@ -282,6 +282,15 @@ def test_a_server_that_only_reads_and_gives_sets_of_labels(model):
         assert client.get("/api/run")["editable"] is False and client.predict(pixels(1, 1)[0])["label"]
 
 
+def test_head_is_answered_as_get_without_the_body(standing):
+    client, _ = standing
+    for path in ("/", "/health", "/api/run", "/static/page.js"):
+        (status, headers, content), (as_head, its_headers, nothing) = client.raw("GET", path), client.raw("HEAD", path)
+        assert status == as_head == 200 and content and nothing == b""
+        assert {**its_headers, "date": 0} == {**headers, "date": 0}
+    assert client.raw("HEAD", "/api/rows/99999")[0] == 404
+
+
 def test_a_memory_that_cannot_be_written_is_still_asked(served, model, monkeypatch):
     client, _ = served
     image = pixels(NEW, 1, "test")[0]
