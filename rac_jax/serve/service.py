@@ -126,15 +126,20 @@ class Service:
             "rows": memory.rows if memory else 0,
             "memory": memory is not None,
             "coverage": self._sets.level if self._sets else None,
-            "keys": self._keys(memory),
+            "calibrated": self._sets.memory == run.memory_record()["memory"] if self._sets else None,
+            **self._state(memory),
         }
+
+    def _state(self, memory: MemoryView | None) -> dict[str, Any]:
+        """Which state of the memory something is of."""
+        return {"keys": self._keys(memory), "version": memory.version if memory else 0}
 
     def _keys(self, memory: MemoryView | None) -> str:
         """Changes when row numbers do, and with every start of the server."""
         return f"{self._nonce} {memory.numbering if memory else ''}".strip()
 
     async def predict(self, upload: Upload) -> Answer:
-        """The answer for an image; BadImage if it is not usable."""
+        """The answer for an image, and which state of the memory it is of; BadImage if the image is not usable."""
         answer = await self._batcher.ask(upload)
         self.metrics.images.inc()
         return ({"image": upload.name} if upload.name else {}) | answer
@@ -221,7 +226,10 @@ class Service:
 
     def _answers(self, pixels: Sequence[np.ndarray]) -> list[Answer]:
         self.metrics.batches.observe(len(pixels))
-        return self.model.live.answering.answers(pixels, self._sets)
+        answering = self.model.live.answering
+        found = answering.run.retriever
+        state = self._state(MemoryView(found.memory) if found else None)
+        return [answer | state for answer in answering.answers(pixels, self._sets)]
 
     def _measure(self) -> None:
         run, memory = self.now()
