@@ -115,6 +115,7 @@ async function undo() {
 const edited = (work) =>
   attempt(async () => {
     await work();
+    say(""); // what was said is of before
     await refresh();
     await again();
   });
