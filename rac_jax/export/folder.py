@@ -75,13 +75,14 @@ def write(
 
 
 def _explained(error: OSError, new: Path, to: Path) -> OSError:
-    """An error of copying: either `to` cannot be written, or it is the reason why a source cannot be read."""
+    """An error of copying, as one that says whether `to` cannot be written or which file cannot be read."""
+    source, shown, reason = error.filename, error.strerror or str(error), str(error)
     if isinstance(error, shutil.Error):  # of copytree: a list of (source, copy, reason)
-        reason = shown = str(error.args[0][0][2])
-    else:
-        reason, shown = str(error), error.strerror or str(error)
-    of_nothing = error.errno is not None and error.filename is None  # as a full disk at the end of a write
-    return OSError(f"{to} cannot be written: {shown}" if str(new) in reason or of_nothing else reason)
+        source, _, reason = error.args[0][0]
+        shown = reason
+    if str(new) in reason or (error.errno is not None and source is None):  # None: a full disk at the end of a write
+        return OSError(f"{to} cannot be written: {shown}")
+    return OSError(f"{source} cannot be read: {shown}" if source else reason)
 
 
 def _copy(
