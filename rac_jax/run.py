@@ -128,7 +128,8 @@ class Run:
         assert self.retriever is not None
         before, dataset = self.retriever, dataset or self.dataset
         classes = knowledge.classes_of(self.classes.names[: self.classes.trained], memory, dataset.class_names)
-        weights = reliability.weights(self.config, memory, before.cache)
+        same = memory is before.memory
+        weights = before.knowledge.row_weight if same else reliability.weights(self.config, memory, cache=None)
         known = knowledge.read(memory, classes, self.mesh, weights).replace(offset=before.knowledge.offset)
         snippets = before.lookup.snippets
         found = retriever.assemble(

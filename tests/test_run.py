@@ -7,8 +7,8 @@ from configs import places
 from rac_jax import config as configs
 from rac_jax import data
 from rac_jax.config import ConfigError
-from rac_jax.memory import edit, manifest
-from rac_jax.retrieval import feed
+from rac_jax.memory import build, edit, manifest
+from rac_jax.retrieval import feed, reliability
 from rac_jax.run import Run
 from rac_jax.start import values
 from tests import tiny
@@ -110,3 +110,22 @@ def test_damaged_weights_of_b_are_noticed_before_the_memory_is_built(tmp_path):
     with pytest.raises(ValueError, match=r"b\.safetensors"):
         Run.from_config(config, tmp_path / "run")
     assert not (tmp_path / "run" / "memory").exists()
+
+
+def test_an_edit_weighs_the_rows_again_and_leaves_no_file(tmp_path, monkeypatch):
+    config = tiny.config(devices=1)
+    configs.instant(config)
+    config.model.vote.reliability = 3
+    run = Run.from_config(config, tmp_path)
+    memory, kept = run.retriever.memory, list((tmp_path / "neighbours").glob("reliability-*"))
+    assert len(kept) == 1
+    labels = np.roll(run.dataset.split("train").labels[:50], 7)
+    add(memory.folder, "wrong", np.asarray(memory.keys[:50]), classes=run.dataset.class_names, labels=labels)
+    after = run.with_memory(build.opened(config, memory.folder, memory))
+    wrong = reliability.wrong_neighbours(after.retriever.memory, 3, 200)
+    np.testing.assert_allclose(after.knowledge.row_weight, 1 / (1 + wrong), rtol=1e-6)
+    assert list((tmp_path / "neighbours").glob("reliability-*")) == kept
+    monkeypatch.setattr(reliability, "wrong_neighbours", None)  # other images to evaluate on need no new weights
+    again = after.with_dataset(after.dataset).knowledge
+    np.testing.assert_array_equal(again.row_weight, after.knowledge.row_weight)
+    np.testing.assert_allclose(again.class_weight, after.knowledge.class_weight)

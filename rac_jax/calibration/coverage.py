@@ -40,7 +40,7 @@ class Coverage:
         """The sets that hold the truth this often. They hold all labels if there are too few images to promise it."""
         if not 0 < level < 1:
             raise ValueError(f"coverage is {level}; it must be between 0 and 1, as 0.9")
-        return LabelSets(level, self.tau, threshold(self.scores, level))
+        return LabelSets(level, self.tau, threshold(self.scores, level), self.memory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,7 @@ class LabelSets:
     level: float
     tau: float
     threshold: float
+    memory: str | None = None  # the fingerprint of the memory that they were calibrated with
 
     def inside(self, probabilities: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Which labels are in the sets of images, [B, L] bool: the answer always is.

@@ -62,15 +62,27 @@ def write(
         store.read(memory)  # a damaged memory is an error before anything is copied
     new = to.with_name(f"{to.name}.writing-{os.getpid()}")
     try:
-        with files.writing(to):
-            new.mkdir(parents=True)
-            _copy(config, trained_on, workdir, new, step, memory, with_encoder=with_encoder)
-            if to.exists():
-                to.rmdir()
-            new.rename(to)
-            files.sync_folder(to.parent)
+        new.mkdir(parents=True)
+        _copy(config, trained_on, workdir, new, step, memory, with_encoder=with_encoder)
+        if to.exists():
+            to.rmdir()
+        new.rename(to)
+        files.sync_folder(to.parent)
+    except OSError as error:
+        raise _explained(error, new, to) from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _explained(error: OSError, new: Path, to: Path) -> OSError:
+    """An error of copying, as one that says whether `to` cannot be written or which file cannot be read."""
+    source, shown, reason = error.filename, error.strerror or str(error), str(error)
+    if isinstance(error, shutil.Error):  # of copytree: a list of (source, copy, reason)
+        source, _, reason = error.args[0][0]
+        shown = reason
+    if str(new) in reason or (error.errno is not None and source is None):  # None: a full disk at the end of a write
+        return OSError(f"{to} cannot be written: {shown}")
+    return OSError(f"{source} cannot be read: {shown}" if source else reason)
 
 
 def _copy(
@@ -135,7 +147,8 @@ def _copy_memory(memory: Path, to: Path, images: Path) -> Manifest:
         if manifest.read(memory).version == found.version:
             break
     moved = tuple(
-        dataclasses.replace(s, root=_beside(s.root, images), origin=_without_folder(s.origin)) for s in found.sources
+        dataclasses.replace(s, root=_beside(s.root, memory, images), origin=_without_folder(s.origin))
+        for s in found.sources
     )
     manifest.write(to, dataclasses.replace(found, sources=moved, weights=_name(found.weights)))
     return found
@@ -146,12 +159,10 @@ def _name(weights_: str) -> str:
     return weights_ if weights_ in ENTRIES else Path(weights_).name
 
 
-def _beside(root: str, images: Path) -> str:
+def _beside(root: str, memory: Path, images: Path) -> str:
     """The folder of a source's images, relative to the memory; "" if it is not exported."""
-    own = images.resolve()
-    if not Path(root).is_absolute():
-        return root
-    return str(Path("..", IMAGES, Path(root).relative_to(own))) if Path(root).is_relative_to(own) else ""
+    own, found = images.resolve(), Path(os.path.normpath(memory.resolve() / root))  # a root may be relative already
+    return str(Path("..", IMAGES, found.relative_to(own))) if root and found.is_relative_to(own) else ""
 
 
 def _own_table(name: str, workdir: Path) -> str:

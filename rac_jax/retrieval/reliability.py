@@ -18,8 +18,8 @@ from rac_jax.runtime import processes
 BATCH = 1024  # rows that are looked up at once
 
 
-def weights(config: ConfigDict, memory: Memory, cache: Path) -> np.ndarray | None:
-    """The weight of each row's vote, [N] float32, kept in the folder `cache`.
+def weights(config: ConfigDict, memory: Memory, cache: Path | None) -> np.ndarray | None:
+    """The weight of each row's vote, [N] float32, kept in the folder `cache` if one is given.
 
     None if config.model.vote.reliability is 0.
     """
@@ -28,8 +28,11 @@ def weights(config: ConfigDict, memory: Memory, cache: Path) -> np.ndarray | Non
         return None
     made_of = retriever.recipe(config, memory) | {"reliability": near}
     find = lambda: {"wrong": wrong_neighbours(memory, near, index.ef_search(config))}  # noqa: E731
-    wrong = cached.open_or_make(cache, "reliability", made_of, find, must_keep=False)["wrong"]  # it may be read-only
-    return (1.0 / (1.0 + wrong)).astype(np.float32)
+    if cache is None:
+        found = find()
+    else:
+        found = cached.open_or_make(cache, "reliability", made_of, find, must_keep=False)  # it may be read-only
+    return (1.0 / (1.0 + found["wrong"])).astype(np.float32)
 
 
 def wrong_neighbours(memory: Memory, near: int, ef_search: int) -> np.ndarray:

@@ -133,6 +133,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # uvicorn leaves out the body of the answer
         started, status, held = time.perf_counter(), 0, 0
         self._under_way += 1
 

@@ -13,7 +13,7 @@ from PIL import Image
 from rac_jax.api import Model
 from rac_jax.data import evaluation, record
 from rac_jax.data.dataset import Dataset, Images
-from rac_jax.data.decode import JPEG_START
+from rac_jax.data.decode import JPEG_START, BadImage
 from rac_jax.memory.view import MemoryView
 
 SIDE = 192  # pixels of a thumbnail that is made here
@@ -61,7 +61,7 @@ class Examples:
         return {"split": self._split, "images": len(split), "some": found}
 
     def image(self, number: int, small: bool = False) -> bytes | None:
-        """The image of that number, as JPEG or PNG, or a small copy of it; None if there is none."""
+        """The image of that number, as JPEG or PNG, or a small copy of it; None if there is none that can be shown."""
         dataset = self._dataset()
         if dataset is None:
             memory = self._memory()
@@ -69,7 +69,10 @@ class Examples:
         images = dataset.split(self._split).images
         if not 0 <= number < len(images):
             return None
-        return jpeg(images[number]) if small else encoded(images, number)
+        try:
+            return jpeg(images[number]) if small else encoded(images, number)
+        except (BadImage, OSError):
+            return None
 
     @property
     def _split(self) -> str:
@@ -89,7 +92,9 @@ class Examples:
         try:
             trained_on = record.read(self._model.workdir)
             if trained_on is not None and self._split in trained_on.splits and self._split != "train":
-                found = evaluation.load(self._model.config, self._split, trained_on)
+                config = self._model.config
+                config.data.on_bad_image = "error"  # "skip" would decode all images now, to find the bad ones
+                found = evaluation.load(config, self._split, trained_on)
         except (OSError, ValueError) as error:
             logging.info("the page shows rows of the memory, because the data are not here: %s", error)
         if found is not None and (self._split not in found.splits or not len(found.split(self._split))):

@@ -45,6 +45,8 @@ class Answer(Schema):
         default=None, description="The share of held-out images whose nearest rows are no nearer than this image's."
     )
     neighbours: list[Neighbour] | None = None
+    keys: str = Field(description="Those of /api/run when this was answered: what the numbers of rows belong to.")
+    version: int = Field(description="Of the memory when this was answered; 0 without a memory.")
 
 
 class Unusable(Schema):
@@ -108,5 +110,9 @@ class Description(Schema):
     memory: bool
     editable: bool
     coverage: float | None
+    calibrated: bool | None = Field(
+        description="Whether the sets of labels were calibrated with the memory as it is now; null without sets."
+    )
     keys: str = Field(description="Changes when row numbers do, and with every start of the server.")
+    version: int = Field(description="Of the memory: goes up with every edit; 0 without a memory.")
     most_bytes: int

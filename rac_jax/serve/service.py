@@ -22,12 +22,12 @@ from rac_jax.memory.view import MemoryView
 from rac_jax.run import Run
 from rac_jax.runtime import heap
 from rac_jax.serve import uploads
-from rac_jax.serve.batching import Batcher
+from rac_jax.serve.batching import Batcher, Busy
 from rac_jax.serve.guard import Refused
 from rac_jax.serve.metrics import Metrics
 from rac_jax.serve.uploads import Upload
 
-MOST_WAITING = 512  # images
+MOST_WAITING = 512  # images to classify, and as many to search with
 NEARLY_BEST = 0.97  # of the most images a second: a larger batch must be about as fast
 FOLLOWED = 1.0  # seconds between two looks at the memory's folder, which other commands may change
 TRIMMED = 5  # looks between two times that free memory is given back
@@ -83,6 +83,7 @@ class Service:
         self._transform, self._nothing = data.eval_transform(model.config), np.random.default_rng(0)
         sizes = worthwhile({size: model.live.answering.seconds(size) for size in model.live.warm_up(most_batch)})
         self._batcher = Batcher(self._pixels, self._answers, sizes, most_waiting=MOST_WAITING)
+        self._searches, self._searching = ThreadPoolExecutor(os.cpu_count(), "search"), 0
         self._others = ThreadPoolExecutor(os.cpu_count(), "others")
         self._editor = ThreadPoolExecutor(1, "edit")
         self._measure()
@@ -90,6 +91,7 @@ class Service:
     def close(self) -> None:
         """Finish what was begun."""
         self._editor.shutdown()
+        self._searches.shutdown()
         self._others.shutdown()
         self._batcher.close()
 
@@ -124,15 +126,20 @@ class Service:
             "rows": memory.rows if memory else 0,
             "memory": memory is not None,
             "coverage": self._sets.level if self._sets else None,
-            "keys": self._keys(memory),
+            "calibrated": self._sets.memory == run.memory_record()["memory"] if self._sets else None,
+            **self._state(memory),
         }
+
+    def _state(self, memory: MemoryView | None) -> dict[str, Any]:
+        """Which state of the memory something is of."""
+        return {"keys": self._keys(memory), "version": memory.version if memory else 0}
 
     def _keys(self, memory: MemoryView | None) -> str:
         """Changes when row numbers do, and with every start of the server."""
         return f"{self._nonce} {memory.numbering if memory else ''}".strip()
 
     async def predict(self, upload: Upload) -> Answer:
-        """The answer for an image; BadImage if it is not usable."""
+        """The answer for an image, and which state of the memory it is of; BadImage if the image is not usable."""
         answer = await self._batcher.ask(upload)
         self.metrics.images.inc()
         return ({"image": upload.name} if upload.name else {}) | answer
@@ -149,9 +156,16 @@ class Service:
         return list(await asyncio.gather(*map(one, several)))
 
     async def search(self, upload: Upload, k: int) -> list[Answer]:
-        """The nearest rows of the memory."""
+        """The nearest rows of the memory. As many searches may wait as images for an answer."""
         _ = self.memory
-        return await self.in_thread(lambda: self.model.search(self._decoded(upload), k))
+        if self._searching >= MOST_WAITING:
+            raise Busy(f"{self._searching} searches are waiting already; try again in a moment")
+        self._searching += 1
+        try:
+            work = lambda: self.model.search(self._decoded(upload), k)  # noqa: E731
+            return await asyncio.get_running_loop().run_in_executor(self._searches, work)
+        finally:
+            self._searching -= 1
 
     async def teach(self, upload: Upload, label: str | None, text: str, source: str | None) -> dict[str, Any]:
         """Add an image to a source of the memory, or to the one of taught images; returns its row."""
@@ -198,7 +212,7 @@ class Service:
         for second in itertools.count(1):
             await asyncio.sleep(FOLLOWED)
             if second % TRIMMED == 0:
-                await self.in_thread(heap.trim)
+                self._others.submit(heap.trim)  # it is not waited for
             try:
                 if await asyncio.get_running_loop().run_in_executor(self._editor, self.model.live.refresh):
                     self._measure()
@@ -212,7 +226,10 @@ class Service:
 
     def _answers(self, pixels: Sequence[np.ndarray]) -> list[Answer]:
         self.metrics.batches.observe(len(pixels))
-        return self.model.live.answering.answers(pixels, self._sets)
+        answering = self.model.live.answering
+        found = answering.run.retriever
+        state = self._state(MemoryView(found.memory) if found else None)
+        return [answer | state for answer in answering.answers(pixels, self._sets)]
 
     def _measure(self) -> None:
         run, memory = self.now()

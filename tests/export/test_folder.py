@@ -1,6 +1,7 @@
 """A run is exported by the command, moved, and answers where the original and its files are gone."""
 
 import dataclasses
+import errno
 import importlib.util
 import json
 import os
@@ -86,6 +87,37 @@ def test_an_export_is_complete_or_absent(trained, tmp_path):
     assert not list(tmp_path.glob("other*"))
 
 
+def test_an_error_names_what_cannot_be_read_or_that_the_new_folder_cannot_be_written(trained, tmp_path, monkeypatch):
+    run, to = shutil.copytree(trained, tmp_path / "run"), tmp_path / "new"
+
+    def refused(to=to, **given):
+        with pytest.raises(OSError, match=r"\w") as error:
+            export.write(run, to, **given)
+        assert not list(tmp_path.glob("new*"))
+        return str(error.value)
+
+    (run / "eval" / "more.json").symlink_to(run / "gone.json")
+    assert refused().startswith(f"{run / 'eval' / 'more.json'} cannot be read: ")
+    (run / "eval" / "more.json").unlink()
+    config = workdirs.read_config(run)
+    config.model.encoder.weights = str(tmp_path / "gone.pth")
+    workdirs.write_config(config, run)
+    assert "gone.pth' is neither a file nor" in (said := refused(with_encoder=True)) and "written" not in said
+    (tmp_path / "file").touch()
+    assert refused(tmp_path / "file" / "new") == f"{tmp_path / 'file' / 'new'} cannot be written: Not a directory"
+
+    copyfile = shutil.copyfile
+    for folder in ("checkpoints", "memory"):  # the first is copied as a whole, the second file by file
+
+        def full(source, copy, folder=folder, **given):
+            if folder in str(copy):
+                raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(copy))
+            return copyfile(source, copy, **given)
+
+        monkeypatch.setattr(shutil, "copyfile", full)
+        assert (said := refused()).startswith(f"{to} cannot be written: ") and "No space left on device" in said
+
+
 def test_an_export_brings_the_vocabulary_of_t(trained, tmp_path, monkeypatch):
     export.write(trained, tmp_path / "new")
     texts = ["Granny Smith apples", "a naïve 2 %"]
@@ -128,6 +160,10 @@ def test_no_path_of_this_machine_is_exported(trained, tmp_path):
     assert len(contents) > 20
     for machine in (str(tmp_path), str(trained), str(Path.home())):
         assert [path for path, content in contents.items() if machine.encode() in content] == []
+    export.write(tmp_path / "new", tmp_path / "again")
+    assert manifest.read(tmp_path / "again" / "memory").sources[3].root == "../images/mine"
+    export.write(run, tmp_path / "mixed", memory=tmp_path / "new" / "memory")  # of another run with such a folder
+    assert manifest.read(tmp_path / "mixed" / "memory").sources[3].root == ""
     memory = rac_jax.load(tmp_path / "new").memory
     assert [memory.image(memory.rows - place).size for place in (1, 2)] == [(8, 8), (32, 32)]  # a file; a thumbnail
 

@@ -104,6 +104,15 @@ class Browser:
     def devtools(self, command, **parameters):
         return self.ask("POST", "/goog/cdp/execute", cmd=command, params=parameters)
 
+    @contextlib.contextmanager
+    def ahead(self, script):
+        """Run a script in each page that is opened, before the page's own."""
+        added = self.devtools("Page.addScriptToEvaluateOnNewDocument", source=script)
+        try:
+            yield
+        finally:
+            self.devtools("Page.removeScriptToEvaluateOnNewDocument", **added)
+
     def screenshot(self, path):
         """The whole page."""
         picture = self.devtools("Page.captureScreenshot", captureBeyondViewport=True)["data"]

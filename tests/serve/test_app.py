@@ -18,8 +18,12 @@ from tests.serve.conftest import encoded, pixels, serving
 NEW = 8
 
 
+STATE = {"keys", "version"}  # of the memory: what the server adds to an answer
+
+
 def same(answer, expected):
-    assert {**answer, "probability": 0, "voices": 0} == {**expected, "probability": 0, "voices": 0}
+    exempt = dict.fromkeys(("probability", "voices", *STATE), 0)
+    assert {**answer, **exempt} == {**expected, **exempt}
     for voice, vote in expected["voices"].items():
         assert answer["voices"][voice]["label"] == vote["label"]
         assert answer["voices"][voice]["probability"] == pytest.approx(vote["probability"], rel=1e-4)
@@ -46,7 +50,7 @@ def test_answers_are_those_of_predict(standing, tmp_path):
     assert found[1] == {"image": "b.png", "error": "b.png: not a usable image (of no known format)"}
     (tmp_path / "a.png").write_bytes(encoded(images[0]))
     (printed,) = predict.answers(model.live.answering, [tmp_path / "a.png"])
-    assert json.loads(json.dumps(printed)).keys() == found[0].keys()
+    assert json.loads(json.dumps(printed)).keys() == found[0].keys() - STATE
     status, near = client("POST", "/api/search?k=4", encoded(images[0]))
     assert status == 200 and near == model.search(images[0], 4)
 
@@ -79,6 +83,25 @@ def test_a_new_class_is_taught_and_undone(served, model):
     for image, written in zip(more, ("Cafe%CC%81", "Caf%C3%A9"), strict=True):  # the accent as a letter, and not
         status, row = client("POST", f"/api/rows?label={written}", encoded(image))
         assert status == 201 and row["label"] == "Caf\xe9"
+
+
+def test_an_answer_says_which_state_of_the_memory_it_is_of(served, model):
+    client, _ = served
+    image = pixels(NEW, 1, "test")[0]
+    states = []
+    for number in range(3):
+        run, answer = client.get("/api/run"), client.predict(image)
+        states.append((answer["keys"], answer["version"]))
+        assert states[-1] == (run["keys"], run["version"]) and run["version"] == client.get("/health")["version"]
+        if number == 0:
+            assert client("POST", "/api/rows?label=eight", encoded(image))[0] == 201
+        elif number == 1:
+            model.forget(answer["neighbours"][0]["row"])
+            with edit.editing(model.workdir / "memory") as editor:
+                assert editor.compact() == 1
+            model.live.refresh()
+    (first, before), (same_keys, after), (other_keys, last) = states
+    assert first == same_keys != other_keys and before < after < last
 
 
 def test_a_picture_is_taught_where_a_source_of_that_name_was_added_as_a_whole(served, model):
@@ -282,7 +305,7 @@ def test_a_run_without_a_memory_is_served(tmp_path):
     train.train(config, tmp_path / "run", evaluated=False)
     model = rac_jax.load(tmp_path / "run", mesh__data=1)
     with serving(model) as (client, _):
-        assert set(client.predict(pixels(1, 1)[0])) == {"label", "probability", "voices"}
+        assert set(client.predict(pixels(1, 1)[0])) == {"label", "probability", "voices"} | STATE
         assert client.get("/api/run")["memory"] is False and client.get("/health")["rows"] == 0
         assert client("POST", "/api/rows?label=a", encoded(pixels(1, 1)[0]))[0] == 409
         assert client.raw("GET", "/api/sources")[0] == 409
@@ -294,10 +317,30 @@ def test_a_server_that_only_reads_and_gives_sets_of_labels(model):
         answer = client.predict(image)
         (expected,) = model.live.answering.answers([data.eval_transform(model.config)(image, None)], sets)
         assert answer["labels"] == expected["labels"] and answer["labels"][0] == answer["label"]
-        assert client.get("/api/run")["coverage"] == 0.9
+        run = client.get("/api/run")
+        assert run["coverage"] == 0.9 and run["calibrated"] is False  # these were calibrated with no memory
         status, answer = client("POST", "/api/rows?label=a", encoded(pixels(1, 1)[0]))
         assert status == 403 and "does not edit" in answer["error"]
         assert client.get("/api/run")["editable"] is False and client.predict(pixels(1, 1)[0])["label"]
+
+
+def test_sets_of_labels_are_calibrated_until_an_edit(model):
+    sets = LabelSets(0.9, 0.0, -0.01, memory=model.live.answering.run.memory_record()["memory"])
+    with serving(model, sets=sets) as (client, _):
+        assert client.get("/api/run")["calibrated"] is True
+        assert client("POST", "/api/rows?label=a", encoded(pixels(NEW, 1)[0]))[0] == 201
+        assert client.get("/api/run")["calibrated"] is False
+        assert client("POST", "/api/sources/taught/disable")[0] == 200
+        assert client.get("/api/run")["calibrated"] is True  # the same rows as before
+
+
+def test_head_is_answered_as_get_without_the_body(standing):
+    client, _ = standing
+    for path in ("/", "/health", "/api/run", "/static/page.js"):
+        (status, headers, content), (as_head, its_headers, nothing) = client.raw("GET", path), client.raw("HEAD", path)
+        assert status == as_head == 200 and content and nothing == b""
+        assert {**its_headers, "date": 0} == {**headers, "date": 0}
+    assert client.raw("HEAD", "/api/rows/99999")[0] == 404
 
 
 def test_a_memory_that_cannot_be_written_is_still_asked(served, model, monkeypatch):

@@ -1,15 +1,26 @@
 """The page in a real browser: drop a picture, teach a new class, undo, switch a source off."""
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import pytest
 
+from rac_jax.calibration.coverage import LabelSets
+from rac_jax.memory import edit
 from tests.serve import browser
-from tests.serve.conftest import encoded, pixels
+from tests.serve.conftest import encoded, pixels, serving
 
 NEW = 8
+HOLD = """
+const ask = window.fetch, held = new Promise((go) => { window.go = go; });
+window.fetch = async (path, options) => {
+  if (path.startsWith(arguments[0])) await held;
+  return ask(path, options);
+};
+"""  # requests of a path wait until `go()`
 
 pytestmark = pytest.mark.skipif(browser.programs() is None, reason="chromium and chromedriver are not installed")
 
@@ -126,7 +137,145 @@ def test_each_picture_that_was_taught_can_be_undone(page, served):
     page.click("#notice button")
     page.wait("return document.querySelector('#notice').innerText.includes('there is no row')")
     assert page.run("return document.querySelectorAll('#notice button').length") == 0
+    assert page.run("return document.querySelectorAll('#sources li').length") == 1  # as it is on the server
     assert len(page.errors()) == 2  # the refusals of 400 and 404
+
+
+@pytest.mark.parametrize("held", ["/api/rows", "/api/predict"])
+def test_a_picture_that_is_dropped_during_an_edit_is_the_one_that_is_shown(page, served, held):
+    client, _ = served
+    first, second = pixels(NEW, 1, "test")[0], pixels(1, 3, "test")[2]
+    said = client.predict(second)["label"]
+    assert said != client.predict(first)["label"]
+    page.drop(encoded(first), "first.png")
+    page.wait("return document.querySelector('#caption').innerText === 'first.png'")
+    page.run(HOLD, held)
+    page.write("#correct", "eight")
+    if held == "/api/rows":
+        page.click("#teach")
+    page.drop(encoded(second), "second.png")
+    if held == "/api/predict":
+        page.click("#teach")
+        page.wait("return document.querySelector('#sources').innerText.includes('taught')")
+    else:
+        until_label(page, said)
+    page.run("go()")
+    page.wait("return document.querySelector('#notice').innerText.startsWith('Taught: this is “eight”.')")
+    until_label(page, said)
+    assert page.text("#caption") == "second.png" and page.text(".was") == ""
+
+
+def test_the_page_works_once_the_server_answers(window, served):
+    client, _ = served
+    down = "const ask = fetch; window.fetch = (...of) => (window.up ? ask(...of) : Promise.reject(new TypeError()));"
+    image = encoded(pixels(1, 3, "test")[2])
+    with window.ahead(down):
+        window.open(f"http://127.0.0.1:{client.port}/")
+        for _ in range(2):
+            window.wait("return document.querySelector('#notice').innerText === 'The server does not answer.'")
+            window.run("document.querySelector('#notice').innerText = ''")
+            window.drop(image, "a.png")
+        window.wait("return document.querySelector('#notice').innerText === 'The server does not answer.'")
+        window.run("window.up = true")
+        window.drop(image, "a.png")
+        window.wait("return document.querySelectorAll('.tile').length === 12")
+        window.wait("return document.querySelectorAll('#examples img').length === 12")
+        assert window.text("#notice") == ""
+    assert not window.errors()
+
+
+def test_edits_from_elsewhere_are_seen_with_the_next_answer(page, served, model):
+    client, _ = served
+    image = encoded(pixels(NEW, 1, "test")[0])
+    status, row = client("POST", "/api/rows?label=eight", image)
+    assert status == 201
+    page.drop(image, "a.png")
+    until_label(page, "eight")
+    assert "41 images · 5 classes" in page.text("#run") and "taught" in page.text("#sources")
+    assert client("DELETE", f"/api/rows/{row['row']}")[0] == 200
+    with edit.editing(model.workdir / "memory") as editor:
+        assert editor.compact() == 1
+    model.live.refresh()
+    keys = client.get("/api/run")["keys"]
+    page.drop(image, "b.png")
+    page.wait("return document.querySelector('#caption').innerText === 'b.png'")
+    page.wait(
+        """
+        const images = [...document.querySelectorAll("#examples img, .tile img, #classes img")];
+        const keys = images.map((one) => new URL(one.src).searchParams.get("of"));
+        return images.length === 12 + 12 + 4 * 6 && keys.every((one) => one === arguments[0]);
+        """,
+        keys,
+    )
+    assert "40 images · 4 classes" in page.text("#run") and "taught" not in page.text("#sources")
+
+
+def test_sets_of_labels_say_that_they_are_from_before_an_edit(window, model):
+    sets = LabelSets(0.9, 0.0, -0.01, memory=model.live.answering.run.memory_record()["memory"])
+    with serving(model, sets=sets) as (client, _):
+        window.open(f"http://127.0.0.1:{client.port}/")
+        window.wait("return document.querySelectorAll('#classes li').length === 4")
+        window.drop(encoded(pixels(NEW, 1, "test")[0]), "a.png")
+        window.wait("return document.querySelector('#labels')?.innerText.startsWith('With 90 % coverage: the ')")
+        window.write("#correct", "eight")
+        window.click("#teach")
+        window.wait("return document.querySelector('#label').firstChild.textContent === 'eight'")
+        assert window.text("#labels").startswith("With 90 % coverage (calibrated before the last edits): eight")
+        keep(window, "sets")
+    assert not window.errors()
+
+
+def test_the_keyboard_stays_where_it_is(page):
+    active = "return document.activeElement.id"
+    page.drop(encoded(pixels(NEW, 1, "test")[0]), "a.png")
+    page.wait("return document.querySelectorAll('.tile').length > 0")
+    page.write("#correct", "eight")
+    page.write("#teach", " ")  # the space bar
+    page.wait("return document.querySelector('#notice').innerText.startsWith('Taught')")
+    assert page.run(active) == "teach"
+    page.write("[id='use taught']", " ")
+    page.wait("return document.querySelector('[id=\"use taught\"]').ariaChecked === 'false'")
+    page.wait("return !document.querySelector('#answer').ariaBusy")
+    assert page.run(active) == "use taught"
+    for scheme in ("light", "dark"):
+        page.colours(scheme)
+        page.wait("return document.documentElement.dataset.theme === arguments[0]", scheme)
+        assert contrast(page, "--off", "--card") >= 3
+        keep(page, f"off_{scheme}")
+    page.colours("light")
+    page.write("#undo", " ")
+    page.wait("return document.querySelector('#notice').innerText.startsWith('Undone')")
+    assert page.run(active) == "notice"
+
+
+def contrast(page, *names):
+    """The ratio of two colours of the style sheet, as WCAG defines it."""
+    get = "return getComputedStyle(document.documentElement).getPropertyValue(arguments[0]).trim()"
+    found = []
+    for name in names:
+        shares = np.array([int(part, 16) for part in re.findall("[0-9a-f]{2}", page.run(get, name))]) / 255
+        linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+        found.append(linear @ (0.2126, 0.7152, 0.0722) + 0.05)
+    return max(found) / min(found)
+
+
+def test_the_page_works_where_cookies_are_blocked(window, standing):
+    client, _ = standing
+    blocked = """
+    for (const name of ["localStorage", "sessionStorage"])
+      Object.defineProperty(window, name, { get() { throw new DOMException("denied", "SecurityError"); } });
+    """
+    theme = "return document.documentElement.dataset.theme"
+    with window.ahead(blocked):
+        window.open("about:blank")
+        window.open(f"http://127.0.0.1:{client.port}/#token=one")
+        window.wait("return document.querySelectorAll('#classes li').length === 4")
+        before = window.run(theme)
+        window.click("#theme")
+        assert {before, window.run(theme)} == {"light", "dark"}
+        window.open(f"http://127.0.0.1:{client.port}/docs")
+        window.wait("return document.querySelectorAll('.operation').length > 10")
+    assert not window.errors()
 
 
 def test_pictures_are_asked_for_with_the_name_of_the_server(page, served):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from rac_jax import config as configs
 from rac_jax import data
-from rac_jax.data import record
+from rac_jax.data import record, usable
 from rac_jax.runtime import files
 from rac_jax.serve import pictures
 
@@ -47,3 +47,23 @@ def test_they_are_of_the_test_split_where_the_data_are(tmp_path):
     np.testing.assert_array_equal(shown, split.images[numbers[3]])
     assert Image.open(io.BytesIO(examples.image(numbers[3], small=True))).format == "JPEG"
     assert examples.image(len(split)) is None
+
+
+def test_none_is_decoded_ahead_and_a_damaged_one_is_not_there(tmp_path, monkeypatch):
+    for place in ("train/a", "train/b", "test/a", "test/b"):
+        (tmp_path / "photos" / place).mkdir(parents=True)
+        Image.new("RGB", (9, 9), "red").save(tmp_path / "photos" / place / "a.png")
+    (tmp_path / "photos" / "test" / "b" / "a.png").write_bytes(b"no image")
+    model = WithoutMemory(tmp_path / "run")
+    model.config.data.update(name="folder", root=str(tmp_path / "photos"), image_size=32)
+    recorded = record.describe(data.load(model.config), model.config.data.root)
+    files.write_json(tmp_path / "run" / record.FILE, dataclasses.asdict(recorded))
+    model.config.data.on_bad_image = "skip"
+    looked = []
+    monkeypatch.setattr(usable, "usable_part", lambda split: looked.append(split.name) or split)
+    examples = pictures.Examples(model)
+    assert examples.some()["images"] == 2 and not looked
+    assert examples.image(0, small=True).startswith(b"\xff\xd8") and examples.image(0).startswith(b"\x89PNG")
+    assert examples.image(1, small=True) is None and examples.image(1) is None
+    (tmp_path / "photos" / "test" / "a" / "a.png").unlink()
+    assert examples.image(0) is None

@@ -13,7 +13,7 @@ const VOICES = {
   text: "texts of the neighbours",
 };
 
-export function showAnswer(answer, before, teaching, coverage) {
+export function showAnswer(answer, before, teaching, run) {
   const voices = Object.entries(answer.voices);
   fill(
     find("answer"),
@@ -28,12 +28,15 @@ export function showAnswer(answer, before, teaching, coverage) {
       ? make("p", { class: "was muted" }, "before: ", make("s", {}, before))
       : null,
     familiarity(answer),
-    answer.labels
-      ? make("p", { class: "familiarity", id: "labels" }, `With ${+(100 * coverage).toFixed(2)} % coverage: ${answer.labels.join(", ")}`)
-      : null,
+    answer.labels ? make("p", { class: "familiarity", id: "labels" }, set(answer.labels, run)) : null,
     make("div", { class: "voices" }, ...voices.map(([name, vote], place) => voice(name, vote, place === 0))),
     teaching,
   );
+}
+
+function set(labels, run) {
+  const earlier = run.calibrated ? "" : " (calibrated before the last edits)";
+  return `With ${+(100 * run.coverage).toFixed(2)} % coverage${earlier}: ${labels.join(", ")}`;
 }
 
 function voice(name, vote, first) {

@@ -1,10 +1,12 @@
 // Requests to the server. An error has the server's own sentence.
 
+import { keep, kept } from "./kept.js";
+
 const TOKEN = "token";
 
 // From another machine, edits need the token: open the page as http://host:port/#token=…
 if (location.hash.startsWith("#token=")) {
-  sessionStorage.setItem(TOKEN, decoded(location.hash.slice("#token=".length)));
+  keep("sessionStorage", TOKEN, decoded(location.hash.slice("#token=".length)));
   history.replaceState(null, "", location.pathname);
 }
 
@@ -18,7 +20,7 @@ function decoded(text) {
 }
 
 async function call(path, options = {}) {
-  const token = sessionStorage.getItem(TOKEN);
+  const token = kept("sessionStorage", TOKEN);
   const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   let response;
   try {

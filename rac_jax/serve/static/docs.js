@@ -1,8 +1,9 @@
 // The API, from openapi.json.
 
 import { fill, find, make } from "./dom.js";
+import { kept } from "./kept.js";
 
-const theme = localStorage.getItem("theme");
+const theme = kept("localStorage", "theme");
 const dark = matchMedia("(prefers-color-scheme: dark)").matches;
 document.documentElement.dataset.theme = theme ?? (dark ? "dark" : "light");
 

@@ -14,8 +14,22 @@ export function make(tag, properties = {}, ...children) {
   return node;
 }
 
+// Replace what a node holds. The keyboard stays at the element of the same id or, if it is gone, at the node.
 export function fill(node, ...children) {
+  const focused = node.contains(document.activeElement) ? document.activeElement.id : null;
   node.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
+  if (focused !== null) (find(focused) ?? node).focus({ preventScroll: true });
+}
+
+// Let a button do its work, once at a time. (A button that is `disabled` loses the keyboard.)
+export async function once(button, work) {
+  if (button.getAttribute("aria-disabled")) return;
+  button.setAttribute("aria-disabled", "true");
+  try {
+    await work();
+  } finally {
+    button.removeAttribute("aria-disabled");
+  }
 }
 
 export const percent = (share) => `${(100 * share).toFixed(share > 0.9995 ? 0 : 1)} %`;

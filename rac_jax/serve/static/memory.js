@@ -17,6 +17,7 @@ function one(source, editable, change, remove) {
   const name = make("span", { class: "source" }, make("strong", {}, source.name), origin(source));
   const toggle = make("button", {
     type: "button",
+    id: `use ${source.name}`,
     class: "switch",
     role: "switch",
     "aria-checked": String(on),
@@ -28,6 +29,7 @@ function one(source, editable, change, remove) {
     "button",
     {
       type: "button",
+      id: `remove ${source.name}`,
       class: "plain away",
       title: `Remove ${source.name}`,
       "aria-label": `Remove ${source.name}`,
