@@ -25,7 +25,7 @@ from rac_jax.memory import manifest
 from rac_jax.models import cut
 from rac_jax.retrieval.cached import everybody
 from rac_jax.run import ENCODER, memory_folder
-from rac_jax.runtime import processes
+from rac_jax.runtime import files, processes
 from rac_jax.weights import parameters
 
 FOLDER = "tuning"  # of the run in which B is trained, inside the run's own folder
@@ -77,10 +77,10 @@ def _write(path: Path, arrays: dict[str, Any]) -> None:
     """Write E's file. Its folder appears with it, so that it never holds anything else."""
     new = path.parent.with_name(f"{path.parent.name}.writing-{os.getpid()}")
     try:
-        new.mkdir(parents=True)
-        with (new / path.name).open("wb") as file:
+        with files.atomic(new / path.name) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
         new.rename(path.parent)
+        files.sync_folder(path.parent.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
