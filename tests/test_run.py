@@ -5,7 +5,7 @@ import pytest
 
 from configs import places
 from rac_jax import config as configs
-from rac_jax import data
+from rac_jax import data, optimizer, train
 from rac_jax.config import ConfigError
 from rac_jax.memory import build, edit, manifest
 from rac_jax.retrieval import feed, reliability
@@ -101,6 +101,17 @@ def test_a_head_of_means_starts_at_random_for_classes_without_rows(tmp_path, cap
     means = run.retriever.memory.class_sums()[~absent] / counts[~absent, None]
     np.testing.assert_allclose(kernel[:, ~absent], means.T, rtol=1e-5)
     assert np.isfinite(kernel).all() and values.given(run)["base_head.kernel"].tolist() == kernel.tolist()
+
+
+def test_without_a_base_voice_there_is_no_head_to_start(tmp_path):
+    """As in the rows of `reproduce voices` that leave out base."""
+    config = shared_blocks(devices=1)
+    config.model.voices, config.model.fusion = "vote+prototype", "sum"
+    assert config.model.head_start == "means"
+    run = Run.from_config(config, tmp_path)
+    assert values.given(run) == {}
+    state = train.initial_state(run, optimizer.from_config(config, len(run.dataset.split("train"))))
+    assert "base_head" not in state.params
 
 
 def test_damaged_weights_of_b_are_noticed_before_the_memory_is_built(tmp_path):

@@ -25,9 +25,10 @@ def given(run: Run) -> dict[str, np.ndarray]:
         if role != "encoder"
         for path, array in weights.from_config(config, role, getattr(run.model, role)).items()
     }
-    if config.model.head_start == "means" and run.retriever is not None:
+    start = config.model.head_start if "base" in configs.voices(config) else "random"
+    if start == "means" and run.retriever is not None:
         arrays["base_head.kernel"] = _class_means(run, run.retriever.knowledge).T
-    if config.model.head_start == "text":
+    if start == "text":
         arrays["base_head.kernel"] = prompts.head(config, run.class_texts[: run.classes.trained])
     return arrays
 
