@@ -9,8 +9,6 @@ from ml_collections import ConfigDict
 VOICES = ("base", "text", "vote", "prototype")
 KEYS = "keys"  # config.model.base.name: B = E
 LOWER_BLOCKS = r"base\.(stem|blocks\.([0-9]|10)\.)"  # of EfficientNet-Lite0: frozen where only the others are trained
-
-
 # Of answers with a trained E: log-likelihood −1.37 instead of −1.46, mean over classes, on the images of `tuned`
 TUNED_SHARPNESS = 0.8
 

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +35,7 @@ from rac_jax.retrieval.encoder import Encoder
 from rac_jax.retrieval.knowledge import Classes
 from rac_jax.retrieval.retriever import Retriever
 from rac_jax.retrieval.tokenizers import Tokenizer
+from rac_jax.runtime import files
 
 ENCODER, VOCABULARY = "encoder", "vocabulary"  # folders of a run: E's weights (of an export), and the words of T
 
@@ -219,14 +218,10 @@ def memory_folder(config: ConfigDict, workdir: Path) -> Path:
 
 def keep_vocabulary(config: ConfigDict, workdir: Path) -> None:
     """Keep the words of T with a run, which then answers without T's weights. Those of CLIP are in a package."""
-    folder, new = workdir / VOCABULARY, workdir / f"{VOCABULARY}.writing-{os.getpid()}"
+    folder = workdir / VOCABULARY
     if "text" in configs.roles(config) and config.model.text.name != "clip_text" and not folder.exists():
-        try:
+        with files.atomic_folder(folder) as new:
             tokenizers.keep(config, new)
-            if new.exists():
-                new.rename(folder)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
 
 
 def with_own_files(config: ConfigDict, workdir: Path) -> ConfigDict:

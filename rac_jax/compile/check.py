@@ -4,6 +4,7 @@ One line per question, "ok" or "problem" with the remedy. Nothing is trained and
 """
 
 import dataclasses
+import functools
 import os
 import shutil
 import subprocess
@@ -52,7 +53,7 @@ class Found:
     compiled: dict[str, Compiled] = dataclasses.field(default_factory=dict)
     step: float = 0.0  # seconds
 
-    @property
+    @functools.cached_property
     def trained(self) -> ConfigDict:
         """The config of the training that takes most: with config.tune, that of E."""
         return tuning.stage(self.config) if self.config.tune.share else self.config
@@ -165,7 +166,7 @@ def _disk(found: Found) -> str:
         return ""
     state = found.programs["train"].arguments[0]
     each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    need = each * (found.trained.checkpoint.keep + 1)
+    need = each * (found.config.checkpoint.keep + 1)
     folder = Path(found.config.memory.dir) if found.config.memory.dir else found.workdir / "memory"
     memory = 0
     if "device" in found.programs and not manifest.exists(folder):

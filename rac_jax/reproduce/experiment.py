@@ -94,12 +94,11 @@ class Experiment:
         if table.kind == "nearest":
             return fields
         memory = self._with(fields).memory
+        timed = row.variant is not None  # then the views of B's blocks are the run's own
         shared = PLAIN | {
             "memory.kept_keys": memory.kept_keys or str(self.keys),
-            "memory.cache": memory.cache or str(self.folder / "neighbours"),
+            "memory.cache": memory.cache or ("" if timed else str(self.folder / "neighbours")),
         }
-        if row.variant is not None:  # whose time is measured: the views of B's blocks are its own
-            shared["memory.cache"] = memory.cache
         if memory.dir or self._with(fields).tune.share:  # each run has an E, and so a memory, of its own
             return fields | shared | {"memory.dir": memory.dir}
         of_all = {"data.keep_share": 1.0, "data.keep_classes": 1.0} if table.kind == "edit" else {}

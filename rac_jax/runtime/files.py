@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,20 @@ def atomic(path: Path) -> Iterator[Path]:
             sync_folder(path.parent)  # without this a power failure may undo the rename
         finally:
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` for a new folder. At the end it is renamed to `path`, if it was made."""
+    new = path.with_name(f"{path.name}.writing-{os.getpid()}")
+    try:
+        yield new
+        if new.exists():
+            with writing(path):
+                new.rename(path)
+                sync_folder(path.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

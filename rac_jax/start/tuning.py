@@ -5,8 +5,6 @@ memory is made with it: vote and prototype become more accurate, and still follo
 would fit the training images better than images that are added later; the mean hardly does.
 """
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,14 +73,12 @@ def _require_no_memory(config: ConfigDict, workdir: Path) -> None:
 
 def _write(path: Path, arrays: dict[str, Any]) -> None:
     """Write E's file. Its folder appears with it, so that it never holds anything else."""
-    new = path.parent.with_name(f"{path.parent.name}.writing-{os.getpid()}")
-    try:
-        with files.atomic(new / path.name) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)
-        new.rename(path.parent)
-        files.sync_folder(path.parent.parent)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    with (
+        files.atomic_folder(path.parent) as new,
+        files.atomic(new / path.name) as temporary,
+        temporary.open("wb") as file,
+    ):
+        np.savez(file, **arrays)
 
 
 def checked_stage(config: ConfigDict) -> ConfigDict:

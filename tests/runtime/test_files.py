@@ -31,3 +31,17 @@ def test_a_failed_write_keeps_the_old_file_and_nothing_else(tmp_path):
         temporary.write_text("half")
         raise OSError(28, "full")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("value.json", "old")]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    with pytest.raises(KeyError), files.atomic_folder(tmp_path / "folder") as new:
+        files.write_text(new / "a.txt", "half")
+        raise KeyError
+    with files.atomic_folder(tmp_path / "folder"):
+        pass  # nothing was made
+    assert not list(tmp_path.iterdir())
+    with files.atomic_folder(tmp_path / "folder") as new:
+        files.write_text(new / "a.txt", "whole")
+        assert not (tmp_path / "folder").exists()
+    assert [(p.name, p.read_text()) for p in (tmp_path / "folder").iterdir()] == [("a.txt", "whole")]
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
